@@ -4,10 +4,10 @@ import os
 
 
 def as_installed(folder: str) -> dict[str, str]:
-    """The environment of a process of ours as pip leaves it: with its bytecode compiled, in `folder`.
+    """Return the environment of a process of ours as after a pip installation: with compiled bytecode, in `folder`.
 
-    A checkout that must not be written to compiles every module at every start, which nobody who installs it does.
-    The first start with it compiles; measure the second.
+    A read-only checkout compiles every module at every start, which does not happen after an installation. The first start with
+    this environment compiles; measure the second.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**environment, "PYTHONPYCACHEPREFIX": folder}

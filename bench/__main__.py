@@ -29,7 +29,7 @@ def main() -> None:
     chosen, options = given[:first] or NAMES, [word for word in given[first:] if word != "--"]
     for name in chosen:
         if name not in NAMES:
-            sys.exit(f"no benchmark {name!r}; there are {', '.join(NAMES)}")
+            sys.exit(f"no benchmark {name!r}; use one of {', '.join(NAMES)}")
     for name in chosen:
         print(f"== {name}")
         importlib.import_module(f"bench.{name}").main(options)

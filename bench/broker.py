@@ -31,12 +31,12 @@ from bench.report import Row, announce, write_report
 
 @dataclass(frozen=True)
 class Target:
-    """One of the two systems under test."""
+    """One of the two systems that are compared."""
 
     name: str
     bootstrap: str
     pids: list[int]
-    #: What its listener asks of clients, by librdkafka's names.
+    #: The settings that its listener requires of clients, with librdkafka's names.
     security: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -69,7 +69,7 @@ def create_topic(target: Target, topic: str, *, partitions: int = 1, replicas: i
             admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(30)
             break
         except KafkaException:
-            # A broker that has just opened its port may not have a controller yet.
+            # A broker whose port has just opened may not have a controller yet.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
@@ -82,7 +82,7 @@ def create_topic(target: Target, topic: str, *, partitions: int = 1, replicas: i
 
 
 def payload(size_bytes: int) -> bytes:
-    """Half random, half not: what compresses like real records do."""
+    """Return half random bytes and half constant ones, which compress like real records."""
     return os.urandom(size_bytes // 2) + b"x" * (size_bytes - size_bytes // 2)
 
 
@@ -141,7 +141,7 @@ def measure_consume(target: Target, topic: str, load: Load) -> dict[str, float]:
 
 
 def measure_latency(target: Target, topic: str, *, per_second: int = 500, seconds: float = 5.0) -> dict[str, float]:
-    """Produce-to-ack and end-to-end, at a steady pace, one consumer waiting."""
+    """Measure produce-to-ack and end-to-end latency at a steady rate, with one waiting consumer."""
     acked: list[float] = []
     seen: list[float] = []
     producer = Producer({**target.settings, "acks": "all", "linger.ms": 0})
@@ -242,7 +242,8 @@ def _add(results: dict[str, dict[str, list[float]]], target: Target, name: str, 
 
 
 def our_start_s(zookeeper: str, number: int, folder: str) -> float:
-    """A broker as a process of its own, from exec to ready: no fork of a warm launcher. The first in `folder` compiles."""
+    """Start a broker as a separate process, from exec to ready, without a warm launcher. The first start in `folder`
+    compiles."""
     file = f"{folder}/broker.properties"
     settings = {"broker.id": "77", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": f"{folder}/data-{number}",
                 "zookeeper.connect": f"{zookeeper}/start-{number}"}  # fmt: skip
@@ -261,12 +262,12 @@ def our_start_s(zookeeper: str, number: int, folder: str) -> float:
     return took
 
 
-#: New for each start: a broker that is stopped as soon as its port opens may leave its znode until its session ends.
+#: A new id for each start: a broker that is stopped right after its port opens may leave its znode until its session ends.
 _new_broker_ids = itertools.count(77)
 
 
 def kafka_start_s(kafka: ApacheKafka, brokers: int = 1) -> float:
-    """Apache Kafka on the same footing: brokers more, all at once, from exec to open ports."""
+    """Start Apache Kafka under the same conditions: additional brokers, all at once, from exec to open ports."""
     broker_ids = list(itertools.islice(_new_broker_ids, brokers))
     took = kafka.start_brokers(broker_ids)
     for broker_id in broker_ids:

@@ -30,7 +30,7 @@ def one_round(target: Target, number: int) -> Iterator[tuple[str, float]]:
     create_topic(target, f"load-{number}", replicas=3)
     for name, value in measure_produce(target, f"load-{number}", LOAD).items():
         yield f"produce RF 3 acks=all {name}", value
-    # Small requests are another path than large ones: a JVM that has not seen them for a while answers after seconds.
+    # Warm up small requests separately: a JVM that has not seen them for a while takes seconds to answer.
     create_topic(target, f"warm-latency-{number}", replicas=3)
     measure_latency(target, f"warm-latency-{number}", seconds=6.0)
     create_topic(target, f"latency-{number}", replicas=3)
@@ -43,7 +43,7 @@ def one_round(target: Target, number: int) -> Iterator[tuple[str, float]]:
 
 
 def wait_for_cluster(target: Target, brokers: int) -> None:
-    """Until a client sees all brokers and a controller: an open port is less than that."""
+    """Wait until a client sees all brokers and a controller, which takes longer than an open port."""
     admin = AdminClient({"bootstrap.servers": target.bootstrap, "log_level": 0})
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -84,7 +84,7 @@ def run(rounds: int) -> None:
             name,
             statistics.median(by_system["barnabas"]),
             statistics.median(by_system["Apache Kafka"]),
-            # Every byte goes over the loopback three times: from the client, and to two followers.
+            # Every byte crosses the loopback three times: from the client, and to two followers.
             tcp.value / 3 if name.endswith(" MB/s") else None,
         )
         for name, by_system in results.items()

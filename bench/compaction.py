@@ -2,10 +2,10 @@
 
     python -m bench compaction -- [--records 600000] [--rounds 5]
 
-Logs are written once, with our storage. Kafka gets copies of them under topics of its own, starts, and says in its log how
-long each cleaning took; ours runs in a worker process of its own, as in a broker. The first cleaning of each kind is left
-out on both sides: it warms the JVM up, and it has our worker import numba, which takes half a second (`start_s` in the raw
-results). CPU time is the worker's, and that of Kafka's cleaner thread alone, without the JVM's compiler and collector.
+Our storage writes the logs once. Kafka gets copies of them as topics, starts, and logs how long each cleaning took. Our cleaner
+runs in a worker process, as in a broker. The first cleaning of each kind is left out on both sides: it warms up the JVM, and in
+it our worker imports numba, which takes half a second (`start_s` in the raw results). CPU time is that of the worker, and that
+of Kafka's cleaner thread without the JVM's compiler and collector.
 """
 
 import argparse
@@ -48,12 +48,12 @@ class Load:
     name: str
     records_per_batch: int
     value_bytes: int
-    #: Of the records, how many have a key that no other has.
+    #: The share of records whose key no other record has.
     distinct: float
     codec: Codec = Codec.NONE
-    #: Fewer records, where they are large or slow.
+    #: The share of records that is written, less than 1 for large or slow ones.
     share: float = 1.0
-    #: Values of half to all of `value_bytes`, so that hardly two neighbours are of one size.
+    #: Values have half of `value_bytes` to all of it, so that neighbours rarely have the same size.
     varied: bool = False
 
 
@@ -67,7 +67,7 @@ LOADS = (
 
 
 def write_log(directory: Path, load: Load, records: int) -> CleanJob:
-    """A log of which all but the active segment is dirty, and the job of cleaning it."""
+    """A log in which all segments but the active one are dirty, and the job of cleaning it."""
     log = open_log(str(directory), config=CONFIG, env=LogEnvironment())
     random = Random(1)
     keys = max(int(records * load.distinct), 1)
@@ -89,12 +89,12 @@ def write_log(directory: Path, load: Load, records: int) -> CleanJob:
 class Cost:
     wall_s: float
     cpu_s: float
-    #: CPU that the worker's first cleaning took on top.
+    #: Additional CPU time of the worker's first cleaning.
     start_s: float = 0.0
 
 
 def our_costs(job: CleanJob, rounds: int) -> list[Cost]:
-    """Of one worker that cleans the same log again and again, the first time left out."""
+    """Return the costs of one worker that cleans the same log repeatedly, without the first time."""
     costs = []
     with subprocess.Popen(WORKER_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None and worker.stdout is not None
@@ -113,7 +113,7 @@ def our_costs(job: CleanJob, rounds: int) -> list[Cost]:
 
 
 def cpu_s(pid: int) -> float:
-    """Of all threads of a process so far."""
+    """Return the CPU time of all threads of a process so far."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -130,7 +130,7 @@ def finished(reports: IO[bytes]) -> CleanStats:
 
 
 def kafkas_costs(logs: dict[str, Path], rounds: int) -> dict[str, list[Cost]]:
-    """Of each cleaning, by the name of the log; the first of each left out."""
+    """Return the costs of each cleaning by the name of the log, without the first of each."""
     topics = {f"{name}-{turn}": path for name, path in logs.items() for turn in range(rounds + 1)}
     config = {
         "log.cleaner.backoff.ms": "200",
@@ -162,7 +162,8 @@ def kafkas_costs(logs: dict[str, Path], rounds: int) -> dict[str, list[Cost]]:
 
 
 def watch(kafka: ApacheKafka, names: list[str], cleanings: int) -> dict[str, list[Cost]]:
-    """Read Kafka's log as it cleans. Its cleaner goes from log to log, so the CPU between two ends is one cleaning's."""
+    """Read Kafka's log while it cleans. Its cleaner handles one log at a time, so the CPU time between two ends is one
+    cleaning's."""
     output = kafka.folder / "broker-1.log"
     found: dict[str, list[Cost]] = {name: [] for name in names}
     seen, cpu_before = 0, 0.0
@@ -217,8 +218,8 @@ def main(options: list[str]) -> None:
             ]
             rows.append(Row(f"{load.name}, k/{label}", *rate))
     raw = {
-        who: {name: [asdict(cost) for cost in costs] for name, costs in found.items()}
-        for who, found in (("ours", ours), ("theirs", theirs))
+        side: {name: [asdict(cost) for cost in costs] for name, costs in found.items()}
+        for side, found in (("ours", ours), ("theirs", theirs))
     }
     title = "Compaction: thousand records a second"
     write_report("compaction", title, rows, rounds=arguments.rounds, raw=raw, interleaved=False, limits=limits)

@@ -1,9 +1,10 @@
 """The console on a large cluster: 1,000 topics, 10,000 partitions, 15,000 groups, ten viewers.
 
-Three brokers of ours and one console, as processes. Groups are made by commits without members, one for each, over all topics.
-A page's time is that of its HTTP request to the last byte, over a connection that is kept. The age of lag is the time from a
-record's acknowledgement to the event on a viewer's stream that counts it. What the console costs the brokers is their CPU
-time with ten viewers less that without a console.
+Three brokers of ours and one console, as processes. Groups are created by commits without members, one for each, over all
+topics.
+A page's time is that of its HTTP request to the last byte, over a persistent connection. The age of lag is the time from a
+record's acknowledgement to the event on a viewer's stream that counts it. The console's cost to the brokers is their CPU time
+with ten viewers minus that without a console.
 """
 
 import argparse
@@ -95,7 +96,7 @@ def fill(bootstrap: str) -> None:
 
 @contextmanager
 def console(bootstrap: str) -> Iterator[tuple[str, int]]:
-    """Its address and process."""
+    """Start a console; return its address and process."""
     command = [sys.executable, "-m", "barnabas", "console", "--bootstrap-server", bootstrap, "--port", "0"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -112,7 +113,7 @@ def console(bootstrap: str) -> Iterator[tuple[str, int]]:
 
 
 async def events(http: httpx.AsyncClient, path: str) -> AsyncIterator[Any]:
-    """The documents of a server-sent stream."""
+    """Yield the documents of a server-sent stream."""
     async with http.stream("GET", path, timeout=None) as answer:
         answer.raise_for_status()
         data: list[str] = []
@@ -146,7 +147,7 @@ async def page_ms(http: httpx.AsyncClient, path: str) -> float:
 
 
 async def view(http: httpx.AsyncClient, number: int) -> None:
-    """One viewer: looks at a page as it moves, and goes to the next one now and then."""
+    """Simulate one viewer: read a page as it changes, and go to the next one now and then."""
     shown = list(paths().values())[:5]
     while True:
         path = shown[number % len(shown)]
@@ -159,7 +160,7 @@ async def view(http: httpx.AsyncClient, number: int) -> None:
 
 
 def lag_of(document: Any) -> int:
-    """All of `lag` in a document, however deep."""
+    """Yield all values of `lag` in a document, at any depth."""
     if isinstance(document, list):
         return sum(lag_of(each) for each in document)
     if not isinstance(document, dict):
@@ -169,7 +170,7 @@ def lag_of(document: Any) -> int:
 
 
 async def lag_ages_s(http: httpx.AsyncClient, bootstrap: str) -> list[float]:
-    """From a record's acknowledgement to the first event that counts it."""
+    """Measure the time from a record's acknowledgement to the first event that counts it."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     ages: list[float] = []
     acknowledged_s, seen = 0.0, 0
@@ -183,7 +184,7 @@ async def lag_ages_s(http: httpx.AsyncClient, bootstrap: str) -> list[float]:
             seen = lag_of(document)
             if len(ages) == LAG_RECORDS:
                 return ages
-            await asyncio.sleep(0.37 * (len(ages) % 3))  # not in step with the console
+            await asyncio.sleep(0.37 * (len(ages) % 3))  # varies, so that it is not in step with the console
             producer.produce(LAG_TOPIC, b"one more", partition=0)
             if producer.flush(10):
                 raise RuntimeError("a record was not acknowledged")
@@ -199,7 +200,7 @@ async def measure(url: str, bootstrap: str, brokers: list[int], process: int, si
             found[f"{name}, first time, ms"] = await page_ms(http, path)
         async with asyncio.TaskGroup() as tasks:
             viewers = [tasks.create_task(view(http, number)) for number in range(VIEWERS)]
-            await asyncio.sleep(15)  # the first figures and rates are there
+            await asyncio.sleep(15)  # wait for the first figures and rates
             began = cpu_seconds(brokers), cpu_seconds([process])
             await asyncio.sleep(size.cpu_s)
             found["brokers' CPU with ten viewers, % of a core"] = (cpu_seconds(brokers) - began[0]) / size.cpu_s * 100
@@ -227,7 +228,7 @@ def run(size: Size) -> dict[str, float]:
         asyncio.run(populate(cluster.bootstrap, size))
         fill(cluster.bootstrap)
         brokers = [cluster.pid(broker) for broker in cluster.broker_ids]
-        time.sleep(15)  # flushes and first rounds of cleaning are over
+        time.sleep(15)  # wait until flushes and the first cleanings are over
         began = cpu_seconds(brokers)
         time.sleep(size.cpu_s)
         alone = (cpu_seconds(brokers) - began) / size.cpu_s * 100

@@ -1,14 +1,14 @@
-"""How fail-over, memory and creation grow with the number of partitions, beside Apache Kafka 3.9.1:
+"""Fail-over time, memory and creation time by number of partitions, beside Apache Kafka 3.9.1:
 `python -m bench failover [-- PARTITIONS…]`.
 
-Three brokers, RF 3, min.insync.replicas 2, session time-out 2 s; ours with the embedded ZooKeeper, Kafka with Apache's. For
-each number of partitions: the time to create them (until every one has a leader), the brokers' memory, and the gap between two
-acknowledgements of a partition when its leader is killed that is the controller as well, when its leader is told to stop, and
-when its leader is killed. Also, after the last kill, how long Metadata names the dead leader for. Kafka is measured with the
-largest number that is not above `--kafka-most`: it takes a minute to create 4,000.
+Three brokers, RF 3, min.insync.replicas 2, session timeout 2 s; ours with the embedded ZooKeeper, Kafka with Apache's. For each
+number of partitions it measures the time to create them (until every one has a leader), the brokers' memory, and the gap
+between two acknowledgements of a partition in three cases: its leader is killed and is also the controller, its leader is
+stopped cleanly, its leader is killed. After the last kill it measures how long Metadata names the dead leader. Kafka is
+measured with the largest number that is not above `--kafka-most`: it takes a minute to create 4,000.
 
-The partition that is watched is the only one of its topic, and the last that the controller sees to. What is measured is what
-the cluster does for all of them, not what a client needs to read the metadata of thousands twenty times a second.
+The watched partition is the only one of its topic, and the last one that the controller handles. The benchmark measures the
+work of the cluster for all partitions, not the time that a client needs to read large metadata twenty times a second.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from bench.report import Curve, Panel, announce, limits_text, write_panels
 RESULTS = Path(__file__).parent / "results"
 SESSION_TIMEOUT_MS = 2000
 TICK_TIME_MS = 500
-#: Topics are seen to in the order of their names.
+#: The controller handles topics in the order of their names.
 TOPIC = "watched"
 OTHERS = "others"
-#: librdkafka's own pauses, out of the way: what is measured is the cluster. (While a leader is away it looks for another
-#: one once a second, whatever its back-off is, but for the regular refresh.)
+#: Keep librdkafka's own pauses short, because the cluster is measured. (Without a leader it looks for another one once a
+#: second, whatever its back-off is, except for the regular refresh.)
 CLIENT = {
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 100,
@@ -55,17 +55,17 @@ CLIENT = {
 class Point:
     system: str
     partitions: int
-    #: Seconds until every partition has a leader, in the answer to Metadata.
+    #: Seconds until Metadata shows a leader for every partition.
     create_s: float
-    #: The three brokers together, after creation: proportional set size, so that shared pages count once.
+    #: Memory of the three brokers after creation: proportional set size, so that shared pages count once.
     memory_mb: float
-    #: The leader that is killed is the controller, too.
+    #: The killed leader is also the controller.
     controller_gap_ms: float
     stop_gap_ms: float
     kill_gap_ms: float
-    #: After kill -9: until Metadata names another leader for the partition.
+    #: From kill -9 until Metadata names another leader for the partition.
     kill_metadata_ms: float
-    #: Until a broker that was told to stop has ended, and until one that returns is in every ISR again.
+    #: Time until a broker that is stopped cleanly has ended, and until a restarted one is in every ISR again.
     stop_s: float
     restart_s: float
 
@@ -75,7 +75,7 @@ CONFIG = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS), "auto.leader.
 
 
 class Pulse:
-    """One record after the other to one partition; remembers when each was acknowledged."""
+    """Writes one record after the other to one partition, and remembers when each was acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
         self.times: list[float] = []
@@ -108,7 +108,7 @@ class Pulse:
             self.times.append(time.monotonic())
 
     def gap_ms_after(self, moment: float) -> float:
-        """The longest pause between two acknowledgements around and after `moment`."""
+        """Return the longest pause between two acknowledgements around and after `moment`."""
         wait_until(
             lambda: self.times[-1] > moment + SESSION_TIMEOUT_MS / 1000 + 1,
             120,
@@ -119,7 +119,7 @@ class Pulse:
 
 
 def agreed_leader(cluster: System) -> int:
-    """The leader, once every broker names the same one."""
+    """Return the leader, once every broker names the same one."""
     admins = [AdminClient({"bootstrap.servers": cluster.address(each), "log_level": 0}) for each in cluster.broker_ids]
     named: set[int] = set()
 
@@ -141,7 +141,7 @@ def memory_mb(cluster: System) -> float:
 
 
 def create(admin: AdminClient, partitions: int, *, leader: int, brokers: Sequence[int]) -> float:
-    """Seconds until every partition has a leader; the one that is watched has `leader`."""
+    """Return the seconds until every partition has a leader; the watched one gets `leader`."""
     topics = {OTHERS: partitions - 1, TOPIC: 1}
     watched = NewTopic(TOPIC, 1, replica_assignment=[sorted(brokers, key=lambda each: each != leader)])
     news = [NewTopic(OTHERS, num_partitions=partitions - 1, replication_factor=3)] if partitions > 1 else []
@@ -275,7 +275,7 @@ def write_curves(points: list[Point], rounds: int, limits: Sequence[Limit]) -> N
         [
             Panel("leader killed: ms without acknowledgement", curves("kill_gap_ms"), limit=1000),
             Panel("leader and controller killed: ms without", curves("controller_gap_ms"), limit=1000),
-            Panel("leader told to stop: ms without", curves("stop_gap_ms"), limit=500),
+            Panel("leader stopped: ms without", curves("stop_gap_ms"), limit=500),
             Panel("memory of three brokers, MB", curves("memory_mb")),
             Panel("s to create them", curves("create_s")),
         ],

@@ -1,7 +1,7 @@
 """Consumer groups beside Apache Kafka 3.9.1: a rebalance of 50 members, and commits per second.
 
-The members are raw sockets in one thread, with frames that are encoded before the clock starts wherever that is possible:
-the client costs little, and costs both the same. Rounds are interleaved; the table shows medians. One broker each.
+The members are raw sockets in one thread, with frames that are encoded before the clock starts if possible, so the client costs
+little, and the same for both systems. Rounds are interleaved; the table shows medians. One broker each.
 """
 
 import argparse
@@ -39,14 +39,14 @@ from bench.report import Row, announce, write_report
 MEMBERS: Final = 50
 PARTITIONS: Final = 100
 TOPIC: Final = "groups-bench"
-#: What Apache Kafka 3.9 and this broker both serve.
+#: Versions that both Apache Kafka 3.9 and this broker serve.
 VERSIONS: Final[dict[type[ApiMessage], int]] = {
     FindCoordinatorRequest: 4,
     JoinGroupRequest: 9,
     SyncGroupRequest: 5,
     OffsetCommitRequest: 8,
 }
-#: A new group waits until all its members are there; a rebalance of one that exists does not wait for this.
+#: A new group waits this long for all its members; the rebalance of an existing group does not.
 CONFIG: Final = {"group.initial.rebalance.delay.ms": "500"}
 ANSWER_TIMEOUT_S: Final = 60.0
 NO_ERROR: Final = int(ErrorCode.NONE)
@@ -67,7 +67,7 @@ class Member:
         self.sock.sendall(encode(request))
 
     def receive(self) -> bytes | None:
-        """An answer, if it is there as a whole; to be called when there is something to read."""
+        """Return a response if it is complete. Call it when the socket is readable."""
         chunk = self.sock.recv(1 << 16)
         if not chunk:
             raise ConnectionError("the broker hung up")
@@ -102,7 +102,7 @@ class Group:
     members: list[Member] = field(default_factory=list)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     generation: int = -1
-    #: Goes into the members' metadata: a member whose metadata is new asks for a rebalance.
+    #: Part of the members' metadata: a member with new metadata requests a rebalance.
     rebalances: int = 0
 
     @classmethod
@@ -117,14 +117,14 @@ class Group:
             group.members.append(member)
         joins = [group._join(member) for member in group.members]
         for member, join in zip(group.members, joins, strict=True):
-            # A new member is given its id first, and asked to come back with it.
+            # A new member first gets an id, and must join again with it.
             given = member.call(join, JoinGroupResponse)
             assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED, ErrorCode(given.error_code)
             member.member_id = given.member_id
         return group
 
     def rebalance(self) -> float:
-        """Seconds from the last JoinGroup to the last member's SyncGroup: the group is stable."""
+        """Return the seconds from the last JoinGroup to the last member's SyncGroup, when the group is stable."""
         self.rebalances += 1
         joins = [encode(self._join(member)) for member in self.members]
         for member, join in zip(self.members, joins, strict=True):
@@ -181,7 +181,7 @@ class Group:
         )
 
     def commits(self, count: int) -> float:
-        """Commits per second: every member commits its two partitions, and again as soon as it has its answer."""
+        """Return commits per second: every member commits its two partitions, and again as soon as it gets a response."""
         frames = {
             member: encode(commit_of(self.group_id, self.generation, member.member_id, number))
             for number, member in enumerate(self.members)
@@ -223,7 +223,7 @@ def check_commit(answer: bytes) -> None:
 
 
 def coordinator_of(target: Target, group_id: str) -> tuple[str, int]:
-    """Asked until there is one: the topic of groups may be just being created."""
+    """Ask until there is a coordinator: the topic of groups may just be in creation."""
     host, _, port = target.bootstrap.partition(",")[0].rpartition(":")
     member = Member((host, int(port)))
     try:
@@ -236,11 +236,11 @@ def coordinator_of(target: Target, group_id: str) -> tuple[str, int]:
             time.sleep(0.1)
     finally:
         member.sock.close()
-    raise TimeoutError(f"nobody coordinates {group_id}")
+    raise TimeoutError(f"no coordinator for {group_id}")
 
 
 def commits_of_many_groups(target: Target, name: str, count: int) -> float:
-    """200 groups without members, whose offsets an administrator commits over 50 connections."""
+    """200 groups without members; an administrator commits their offsets over 50 connections."""
     group_ids = [f"{name}-{number}" for number in range(200)]
     with ExitStack() as stack:
         pool = Group(name)
@@ -255,7 +255,7 @@ def commits_of_many_groups(target: Target, name: str, count: int) -> float:
 
 
 def commit_latency_ms(target: Target, group_id: str, count: int) -> float:
-    """librdkafka's synchronous commit, as an application sees it."""
+    """Measure librdkafka's synchronous commit, as an application sees it."""
     consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": group_id, "enable.auto.commit": False})
     took: list[float] = []
     try:
@@ -270,7 +270,7 @@ def commit_latency_ms(target: Target, group_id: str, count: int) -> float:
 
 @dataclass(frozen=True)
 class Size:
-    """How much of each in one round."""
+    """How many operations of each kind are in one round."""
 
     rebalances: int = 20
     commits: int = 20_000

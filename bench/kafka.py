@@ -1,4 +1,4 @@
-"""Apache Kafka 3.9.1 in ZooKeeper mode, from Maven, as processes on this machine: what we measure ourselves against."""
+"""Apache Kafka 3.9.1 in ZooKeeper mode, from Maven, as processes on this machine, for comparison."""
 
 import contextlib
 import shutil
@@ -45,9 +45,9 @@ class ApacheKafka:
     config: Mapping[str, str] = field(default_factory=dict)
     heap: str = "1g"
     zookeeper: str | None = None
-    #: Sessions are twice as long at least.
+    #: Sessions last at least twice as long.
     tick_time_ms: int = 2000
-    #: By broker; those that are not said are free ones.
+    #: By broker; other brokers get free ports.
     ports: dict[int, int] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -111,18 +111,18 @@ class ApacheKafka:
         wait_for_port(port, process, self.folder / "zookeeper.log")
 
     def start_broker(self, broker_id: int) -> float:
-        """Returns the seconds from start to an open port."""
+        """Start a broker; return the seconds until its port is open."""
         return self.start_brokers([broker_id])
 
     def start_brokers(self, broker_ids: Sequence[int], timeout_s: float = READY_TIMEOUT_S) -> float:
-        """All at once; the seconds until all ports are open."""
+        """Start all at once; return the seconds until all ports are open."""
         began = time.monotonic()
         for broker_id, process in [(each, self._launch(each)) for each in broker_ids]:
             wait_for_port(self.ports[broker_id], process, self.folder / f"broker-{broker_id}.log", timeout_s)
         return time.monotonic() - began
 
     def kill(self, broker_id: int) -> None:
-        """kill -9"""
+        """Kill the broker with SIGKILL."""
         process = self.processes[f"broker-{broker_id}"]
         process.kill()
         process.wait()
@@ -162,7 +162,7 @@ class ApacheKafka:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """CPU time of the threads of processes and their children so far, to the nanosecond: a tick is 10 ms, and sampled."""
+    """Return the CPU time of processes and their children so far, to the nanosecond: ticks are 10 ms, and sampled."""
     nanoseconds = 0
     for pid in _with_children(pids):
         for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -172,7 +172,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def resident_mb(pids: list[int]) -> float:
-    """Proportional set size of processes and their children: shared pages count once."""
+    """Return the proportional set size of processes and their children, which counts shared pages once."""
     total_kb = 0
     for pid in _with_children(pids):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

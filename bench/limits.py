@@ -1,4 +1,4 @@
-"""What the machine itself can do, measured in the run that it is a limit of: memory, loopback, disk, and a process' start."""
+"""The limits of the machine, measured in the same run: memory, loopback, disk, and the start of a process."""
 
 import os
 import platform
@@ -27,14 +27,14 @@ class Limit:
 
 
 def machine_limits() -> list[Limit]:
-    """Memory copy, loopback TCP, a write that is flushed, calls of the interpreter. Takes about three seconds."""
+    """Measure memory copy, loopback TCP, a flushed write, and calls of the interpreter. Takes about three seconds."""
     return [memory_copy(), loopback(), fsync(), python_calls()]
 
 
 def memory_copy() -> Limit:
-    """Pieces that no cache holds, from one place to another."""
+    """Copy pieces that no cache can hold."""
     source, target = bytearray(os.urandom(64)) * (_PIECE_BYTES // 2), bytearray(32 * _PIECE_BYTES)
-    # Views: a bytearray that is assigned to copies twice.
+    # Use views: assigning to a bytearray copies twice.
     from_, to = memoryview(source), memoryview(target)
     to[:] = from_  # the first touch of a page costs more than the copy
     began_s = time.monotonic()
@@ -44,7 +44,8 @@ def memory_copy() -> Limit:
 
 
 def loopback() -> Limit:
-    """One connection, sender and receiver in one process: neither looks at the bytes, both leave Python to the kernel."""
+    """One connection, with sender and receiver in one process: neither reads the bytes, and both leave the work to the
+    kernel."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = threading.Thread(target=_send, args=(server.getsockname(),))
         sender.start()
@@ -67,7 +68,7 @@ def _send(address: tuple[str, int]) -> None:
 
 
 def fsync() -> Limit:
-    """4 KB that are appended and flushed, the median of 50."""
+    """Append and flush 4 KB; return the median of 50."""
     took_s = []
     with tempfile.TemporaryFile(dir=tempfile.gettempdir(), buffering=0) as file:
         for _ in range(50):
@@ -79,7 +80,7 @@ def fsync() -> Limit:
 
 
 def file_read(path: Path) -> Limit:
-    """A file that was just read, so that most of it is in memory, in pieces of 1 MB."""
+    """Read a file that was just read, so that most of it is in memory, in pieces of 1 MB."""
     buffer, got = bytearray(_PIECE_BYTES), 0
     for attempt in range(2):
         began_s = time.monotonic()
@@ -94,7 +95,7 @@ def file_read(path: Path) -> Limit:
 
 
 def python_start() -> Limit:
-    """An interpreter that does nothing, from exec to exit."""
+    """Start an interpreter that does nothing, from exec to exit."""
     took_s = []
     for _ in range(5):
         began_s = time.monotonic()
@@ -115,8 +116,8 @@ class _Counter:
 
 
 def python_calls() -> Limit:
-    """Calls of a method: what the interpreter itself does. One that was built without profile-guided optimization, as
-    pyenv builds it unless told otherwise, needs a sixth more CPU than Debian's."""
+    """Call a method, to measure the interpreter. One that was built without profile-guided optimization, as pyenv does by
+    default, needs a sixth more CPU than Debian's."""
     counter, calls = _Counter(), 200_000
     took_s = []
     for _ in range(5):

@@ -1,9 +1,9 @@
 """A link beside our own replica fetcher, and beside MirrorMaker 2 of Kafka 4.3.0; all on the same cores.
 
-Throughput is catching up with a topic that is full. As the fetcher: from a broker of ours into another, from the making of the
-link on. As MirrorMaker: from Kafka 4.3.0 in KRaft mode into a broker of ours, both from the first record that is there, since
-either has to find the topic and make it first. Lag is from a record's creation at the source, at a steady 50 MB/s, until a
-consumer of the mirror has it. Rounds alternate, and both of Java are warmed up first.
+Throughput is catching up with a full topic. Beside the fetcher: from one of our brokers to another, measured from the creation
+of the link. Beside MirrorMaker: from Kafka 4.3.0 in KRaft mode to one of our brokers, both measured from the first mirrored
+record, since both must first find the topic and create it. Lag is the time from a record's creation at the source, at a steady
+50 MB/s, until a consumer of the mirror has it. Rounds alternate, and both Java programs are warmed up first.
 """
 
 import argparse
@@ -36,10 +36,10 @@ from bench.memory import touched_memory
 from bench.report import Row, announce, write_report
 
 MIRROR_MAKER = ("org.apache.kafka:connect-mirror:4.3.0",)
-#: Of what is fast, more: making a mirror takes half a second.
+#: More records for the fast ones, since creating a mirror takes half a second.
 CATCH_UP = Load("1 KB", 1000, 1_000_000, "1")
 BESIDE_MIRROR_MAKER = Load("1 KB", 1000, 400_000, "1")
-#: 400 MB would be over before the first look at it.
+#: 400 MB would be copied before the first measurement.
 LINK_BESIDE_MIRROR_MAKER = Load("1 KB", 1000, 1_500_000, "1")
 WARM_UP = Load("1 KB", 1000, 100_000, "1")
 LAG_MB_PER_S = 50
@@ -49,7 +49,7 @@ PATIENCE_S = 240.0
 
 @dataclass(frozen=True)
 class Work:
-    """What was copied in which time, and with how much CPU of the side that copies (for MirrorMaker, it and the target)."""
+    """The amount, the time, and the CPU time of the side that copies (for MirrorMaker, of it and the target)."""
 
     megabytes: float
     seconds: float
@@ -71,7 +71,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 class End:
-    """Where a partition ends, asked of its leader again and again at little cost."""
+    """Read the end offset of a partition from its leader, often and at little cost."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "end", "log_level": 0})
@@ -81,7 +81,7 @@ class End:
         try:
             return int(self._consumer.get_watermark_offsets(self._partition, timeout=5)[1])
         except KafkaException:
-            return -1  # not there yet
+            return -1  # does not exist yet
 
     def close(self) -> None:
         self._consumer.close()
@@ -90,7 +90,7 @@ class End:
 def copying(
     bootstrap: str, topic: str, load: Load, pids: list[int], source_pids: list[int], begin: Callable[[], None]
 ) -> Work:
-    """From `begin` until the mirror has all."""
+    """Measure from `begin` until the mirror has everything."""
     cpu, source_cpu, began = cpu_seconds(pids), cpu_seconds(source_pids), time.monotonic()
     begin()
     with contextlib.closing(End(bootstrap, topic)) as end:
@@ -101,7 +101,7 @@ def copying(
 
 
 def rest_of(bootstrap: str, topic: str, load: Load, pids: list[int], source_pids: list[int]) -> Work:
-    """From the first record that is there until the mirror has all."""
+    """Measure from the first mirrored record until the mirror has everything."""
     with contextlib.closing(End(bootstrap, topic)) as end:
         until(lambda: end() > 0, f"{topic} begins to be copied")
         rest = load.count - end()
@@ -119,7 +119,7 @@ def create_link(source: str, target: LocalCluster, topic: str) -> None:
 
 
 def delete_link(target: LocalCluster, topic: str) -> None:
-    """A mirror has to be promoted first."""
+    """Promote and delete: a mirror can only be deleted after its promotion."""
     name = f"bench-{topic}"
     with BlockingClient(client_config(target.bootstrap)) as client:
         drive(links.alter_link(client.core, name, "promote-now"))
@@ -133,7 +133,7 @@ def delete_link(target: LocalCluster, topic: str) -> None:
 
 
 def link_catches_up(source: Target, target: LocalCluster, topic: str, load: Load) -> Work:
-    """From the making of the link on."""
+    """Measure from the creation of the link."""
 
     def begin() -> None:
         create_link(source.bootstrap, target, topic)
@@ -144,7 +144,7 @@ def link_catches_up(source: Target, target: LocalCluster, topic: str, load: Load
 
 
 def link_catches_up_from_its_first_record(source: Target, target: LocalCluster, topic: str, load: Load) -> Work:
-    """As MirrorMaker is measured: without finding the topic and making it."""
+    """Measure as for MirrorMaker: without finding and creating the topic."""
     create_link(source.bootstrap, target, topic)
     work = rest_of(target.bootstrap, topic, load, [target.pid(1)], source.pids)
     delete_link(target, topic)
@@ -152,7 +152,7 @@ def link_catches_up_from_its_first_record(source: Target, target: LocalCluster, 
 
 
 def fetcher_catches_up(cluster: LocalCluster, topic: str, load: Load) -> Work:
-    """A second replica of a partition that is full: from its assignment until it is in sync."""
+    """Add a second replica to a full partition: from its assignment until it is in sync."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     leader = admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader
     other = 3 - leader
@@ -171,7 +171,7 @@ def fetcher_catches_up(cluster: LocalCluster, topic: str, load: Load) -> Work:
 
 @contextmanager
 def mirror_maker(source: str, target: str, topics: str) -> Iterator[list[int]]:
-    """Its process, with settings that favour throughput over its defaults."""
+    """Start MirrorMaker with settings that favour throughput over its defaults."""
     settings = {
         "clusters": "from,to",
         "from.bootstrap.servers": source,
@@ -217,7 +217,7 @@ def mirror_maker(source: str, target: str, topics: str) -> Iterator[list[int]]:
 
 
 def mirror_maker_catches_up(source: Target, target: LocalCluster, topic: str, warm: str, load: Load) -> Work:
-    """Warm: it has copied another topic before. Measured from its first record of this topic on, as it looks for topics."""
+    """MirrorMaker is warm: it has copied another topic. Measured from its first record, because it polls for new topics."""
     with mirror_maker(source.bootstrap, target.bootstrap, f"{warm}.*,{topic}") as pids:
         with contextlib.closing(End(target.bootstrap, warm)) as end:
             until(lambda: end() >= WARM_UP.count, "MirrorMaker is warm")
@@ -229,7 +229,7 @@ def mirror_maker_catches_up(source: Target, target: LocalCluster, topic: str, wa
 
 
 def lag(source: str, target: str, topic: str, seconds: float) -> dict[str, float]:
-    """In seconds, from creation at the source to a consumer of the mirror."""
+    """Return seconds from creation at the source to a consumer of the mirror."""
     producer = Producer({"bootstrap.servers": source, "acks": "1", "linger.ms": 5, "batch.size": 1_000_000})
     consumer = Consumer({"bootstrap.servers": target, "group.id": "lag", "fetch.wait.max.ms": 100, "log_level": 0})
     with contextlib.closing(End(target, topic)) as end:
@@ -344,7 +344,7 @@ def main(arguments: list[str] | None = None) -> None:
     results: dict[str, list[float]] = {}
     with touched_memory():
         against_fetcher(results, given.rounds)
-    with touched_memory():  # what the first clusters wrote is deleted, and its memory given back
+    with touched_memory():  # the files of the first clusters are deleted, and their memory is free
         against_mirror_maker(results, given.rounds, given.lag_seconds)
     report(results, given.rounds, limits)
 

@@ -1,8 +1,8 @@
-"""Memory that a virtual machine has really got.
+"""Take memory of a virtual machine into use before measuring.
 
-A guest gives pages that it frees back to its host, and the first touch of a page that it gets again costs more than the write
-to it: a run on a machine that was idle measures its hypervisor in the first rounds, until the page cache has been all round
-the memory once. A file of nothing but holes, read once, takes it there in seconds, without a disk.
+A guest returns freed pages to its host, and the first touch of a page that it gets again costs more than the write to it. So on
+a machine that was idle, the first rounds would measure the hypervisor, until the page cache has used all memory once. Reading a
+sparse file once achieves that in seconds, without a disk.
 """
 
 import os
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 import psutil
 
 _STEP_BYTES = 8 * 1024 * 1024
-#: Left free for the processes that are measured.
+#: Left free for the measured processes.
 _LEFT_BYTES = 5 * 1024**3
 
 
 @contextmanager
 def touched_memory() -> Iterator[None]:
-    """The page cache holds most of the memory: what is written meanwhile takes its pages."""
+    """Fill most of the memory with the page cache; later writes reuse its pages."""
     size = max(0, psutil.virtual_memory().available - _LEFT_BYTES)
     scratch = bytearray(_STEP_BYTES)
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""What a pipeline does with records, beside what one writes with Spark alone: decoding, tables, many partitions.
+"""Pipelines beside hand-written Spark jobs: decoding, tables, many partitions.
 
 Both read the same topics of one broker of ours, in the same Spark session (`local[2]`), rounds interleaved. Spark alone is its
 official connector with `from_json` and `from_avro` (JARs), and a hand-written `foreachBatch` that appends to a Delta table.
@@ -39,7 +39,7 @@ AVRO: dict[str, Any] = {
     "name": "Order",
     "fields": [{"name": f"f{n}", "type": ["null", "string" if n % 2 else "long"]} for n in range(FIELDS)],
 }
-#: Every field is looked at, so that none can be left out.
+#: Read every field, so that Spark can skip none.
 TOTALS = [f"sum(data.f{n})" if n % 2 == 0 else f"sum(length(data.f{n}))" for n in range(FIELDS)]
 _numbers = count()
 
@@ -105,7 +105,7 @@ def followed(spark: SparkSession, name: str, bootstrap: str, topic: str) -> Data
 
 
 def to_delta(spark: SparkSession, bootstrap: str, folder: str, records: int) -> float:
-    """A topic of JSON into a table, once: ours."""
+    """Write a topic of JSON to a table, once: ours."""
     place = f"{folder}/ours-{next(_numbers)}"
     rows = ours_json(followed(spark, "barnabas", bootstrap, "json")).select("data.*")
     writer = sinks.delta(f"{place}/table").writer(rows, checkpoint=f"{place}/checkpoint")

@@ -1,10 +1,10 @@
 """Recovery after kill -9, beside Apache Kafka 3.9.1: `python -m bench recovery [-- --gigabytes 4] [--partitions 4000]`.
 
 One broker with a few large logs, and one with thousands of small ones. In each round it is killed, and its recovery points are
-deleted, so that nothing counts as flushed and every byte is checked again; it is then started, and the clock runs from exec
-until a client sees a leader for every partition. Kafka is started when the session of the killed one has ended: before that
-it refuses to start. Both recover with two threads. Ours is forked by the launcher that `up` and tests have, Kafka is a new JVM.
-What is read is in memory where the machine has enough of it.
+deleted, so that nothing counts as flushed and every byte is checked again. The clock then runs from exec until a client sees a
+leader for every partition. Kafka is started after the session of the killed broker has ended, because before that it refuses to
+start. Both recover with two threads. Ours is forked by the launcher of `up` and of tests, Kafka is a new JVM. The data is in
+memory if the machine has enough of it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from bench.report import Row, announce, write_report
 CONFIG = {"num.recovery.threads.per.data.dir": "2", "log.segment.bytes": str(256 << 20)}
 LARGE_LOGS = 4
 VALUE_BYTES = 10_000
-#: Longer than the session that Kafka's killed broker leaves behind, 6 s.
+#: Longer than the session of Kafka's killed broker, 6 s.
 SESSION_ENDS_S = 7.5
 CHECKPOINTS = ("recovery-point-offset-checkpoint", ".kafka_cleanshutdown")
 TIMEOUT_S = 600.0
@@ -36,7 +36,7 @@ System = LocalCluster | ApacheKafka
 
 
 def wait_for_leaders(bootstrap: str, partitions: int) -> None:
-    """Until Metadata names a leader for so many partitions."""
+    """Wait until Metadata names a leader for this many partitions."""
     deadline = time.monotonic() + TIMEOUT_S
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     while time.monotonic() < deadline:
@@ -52,7 +52,7 @@ def wait_for_leaders(bootstrap: str, partitions: int) -> None:
 
 
 def recover(broker: System, start: Callable[[], object], partitions: int, *, wait_s: float) -> tuple[float, float]:
-    """Seconds until every partition has a leader again, and CPU seconds of the process until then."""
+    """Return the seconds until every partition has a leader again, and the CPU seconds of the process until then."""
     broker.kill(1)
     for checkpoint in CHECKPOINTS:
         (broker.log_dir(1) / checkpoint).unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def recover(broker: System, start: Callable[[], object], partitions: int, *, wai
     start()
     wait_for_leaders(broker.bootstrap, partitions)
     took_s = time.monotonic() - began_s
-    # Of the whole process: the threads that recovered have ended by now, and have no times of their own any more.
+    # CPU time of the whole process: the recovery threads have ended, so their own times are gone.
     used = psutil.Process(broker.pid(1)).cpu_times()
     return took_s, used.user + used.system
 
@@ -86,7 +86,7 @@ Found = dict[str, dict[str, list[float]]]
 
 
 def run_one(found: Found, label: str, fill: Callable[[Target], None], partitions: int, rounds: int) -> Limit:
-    """One kind of log, on both systems; how fast the machine reads the largest segment of it."""
+    """Measure one kind of log on both systems, and how fast the machine reads its largest segment."""
     with ExitStack() as stack:
         ours = stack.enter_context(LocalCluster(brokers=1, config=CONFIG))
         kafka = stack.enter_context(ApacheKafka(brokers=1, config=CONFIG))

@@ -1,8 +1,8 @@
-"""The schema registry: schemas by id and registrations a second, many subjects in memory, and how long it takes to start.
+"""The schema registry: lookups and registrations per second, memory with many subjects, and the time to start.
 
 One broker and one registry as processes; the clients are raw connections in this process, each with one request at a time.
-Karapace is not on PyPI, and Confluent's registry is not on Maven Central: `--beside NAME=URL` measures one that runs already,
-with the same requests, after ours.
+Karapace is not on PyPI, and Confluent's registry is not on Maven Central: `--beside NAME=URL` measures a running one with the
+same requests, after ours.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def schema(number: int) -> bytes:
 async def rate(
     url: str, work: Callable[[Connection, int], Awaitable[object]], numbers: Iterator[int], end_s: float
 ) -> float:
-    """Requests a second of all connections together."""
+    """Return requests per second of all connections together."""
     connections = [Connection(url) for _ in range(CONNECTIONS)]
     for connection in connections:
         await connection.open()

@@ -17,7 +17,7 @@ class Row:
     name: str
     ours: float
     theirs: float
-    #: What the machine allows, in the row's unit; None: nothing that was measured limits it.
+    #: The machine's limit in the row's unit; None if no measured limit applies.
     limit: float | None = None
 
     @property
@@ -26,7 +26,7 @@ class Row:
 
 
 def announce(name: str, rounds: int, *, round_s: float, setup_s: float) -> None:
-    """Say how long it takes on the two cores that the figures in `bench/results` are from."""
+    """Print how long it takes on the two cores on which the figures in `bench/results` were measured."""
     minutes = (setup_s + rounds * round_s) / 60
     print(f"{name}: {rounds} rounds, about {minutes:.1f} minutes on two quiet cores", flush=True)
 
@@ -61,7 +61,7 @@ def write_report(
 
 
 def limits_text(limits: Sequence[Limit]) -> str:
-    """Lines for the end of a table."""
+    """Return lines for the end of a table."""
     return "\n\nThe machine, in the same run: " + "; ".join(map(str, limits)) if limits else ""
 
 
@@ -80,7 +80,7 @@ def _table(title: str, rows: Sequence[Row], rounds: str, rival: str) -> str:
 
 
 def _chart(title: str, rows: Sequence[Row], rival: str, limits: Sequence[Limit]) -> str:
-    """Ratios as bars on a logarithmic scale around 1: what is one is easy to see. A red mark is what the machine allows."""
+    """Draw ratios as bars on a logarithmic scale around 1. A red mark is the limit of the machine."""
     import math
 
     left, middle, height = 300, 500, 22
@@ -112,13 +112,13 @@ def _chart(title: str, rows: Sequence[Row], rival: str, limits: Sequence[Limit])
 @dataclass(frozen=True)
 class Curve:
     name: str
-    #: (x, y), x rising and above 0.
+    #: (x, y) with rising x above 0.
     points: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart: curves over a logarithmic x axis, y from 0. `limit`: what they have to stay below, as a line."""
+    """One chart: curves over a logarithmic x axis, y from 0. `limit` is drawn as a line that they must stay below."""
 
     title: str
     curves: Sequence[Curve]
@@ -130,7 +130,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP = 250, 150, 60, 60
 
 
 def write_panels(name: str, title: str, panels: Sequence[Panel], limits: Sequence[Limit] = ()) -> None:
-    """`bench/results/<name>.svg`: panels side by side, and what the machine can do below them."""
+    """Write `bench/results/<name>.svg`: panels side by side, and the limits of the machine below them."""
     step = _WIDTH + _LEFT + 20
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{step * len(panels) + 10}" height="{_TOP + _HEIGHT + 110}" '

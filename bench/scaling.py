@@ -1,9 +1,9 @@
-"""What a message costs when there are many partitions, beside Apache Kafka 3.9.1: `python -m bench scaling [-- PARTITIONS…]`.
+"""The cost of a message with many partitions, beside Apache Kafka 3.9.1: `python -m bench scaling [-- PARTITIONS…]`.
 
-Three brokers, RF 3, acks=all, 100 messages a second over N partitions, one after the other. For each N: the brokers' CPU a
-message (what they use without a message is taken off), the time from produce to acknowledgement, and their CPU when nobody
-writes. In a round a cluster grows from the smallest N to the largest, first ours, then Kafka's, which gets no more than
-`--kafka-most` partitions: it takes a minute to create 4,000.
+Three brokers, RF 3, acks=all, 100 messages a second over N partitions, one after the other. For each N it measures the brokers'
+CPU per message (minus their CPU when idle), the time from produce to acknowledgement, and their CPU when idle. In a round a
+cluster grows from the smallest N to the largest, first ours, then Kafka's, which gets at most `--kafka-most` partitions: it
+takes a minute to create 4,000.
 """
 
 import argparse
@@ -30,9 +30,9 @@ from bench.report import Curve, Panel, announce, limits_text, write_panels
 
 RESULTS = Path(__file__).parent / "results"
 PER_SECOND = 100
-#: New logs write their leader epochs and checkpoints within two rounds of what a broker does every five seconds.
+#: New logs write their leader epochs and checkpoints within two runs of the tasks that brokers repeat every five seconds.
 SETTLED_S = 12.0
-#: Two more of these rounds.
+#: Two more of these runs.
 IDLE_S = 10.0
 CONFIG = {"default.replication.factor": "3", "min.insync.replicas": "2", "offsets.topic.replication.factor": "3"}
 
@@ -41,11 +41,11 @@ CONFIG = {"default.replication.factor": "3", "min.insync.replicas": "2", "offset
 class Point:
     system: str
     partitions: int
-    #: Milliseconds of CPU of the three brokers a message, beyond what they use when nobody writes.
+    #: CPU milliseconds of the three brokers per message, minus their CPU when idle.
     cpu_ms: float
     ack_p50_ms: float
     ack_p99_ms: float
-    #: The three brokers together when nobody writes, in % of a core.
+    #: CPU of the three idle brokers together, in % of a core.
     idle_percent: float
 
 
@@ -62,18 +62,18 @@ def create(target: Target, topic: str, partitions: int) -> None:
 
 
 def write(target: Target, topic: str, partitions: int, seconds: float) -> list[float]:
-    """At a steady pace, one partition after the other; the time to each acknowledgement."""
+    """Write at a steady rate, one partition after the other; return the time to each acknowledgement."""
     took: list[float] = []
     failed: list[KafkaError] = []
     producer = Producer({**target.settings, "acks": "all", "linger.ms": 0})
 
     def on_delivery(sent_s: float) -> Callable[[KafkaError | None, Message], None]:
-        def told(error: KafkaError | None, _: Message) -> None:
+        def on_acknowledged(error: KafkaError | None, _: Message) -> None:
             took.append(time.monotonic() - sent_s)
             if error is not None:
                 failed.append(error)
 
-        return told
+        return on_acknowledged
 
     began_s = time.monotonic()
     for number, partition in zip(range(int(PER_SECOND * seconds)), itertools.cycle(range(partitions)), strict=False):
@@ -154,7 +154,7 @@ def write_curves(points: list[Point], rounds: int, limits: Sequence[Limit]) -> N
         [
             Panel("CPU of the brokers, ms a message", curves("cpu_ms")),
             Panel("produce to acknowledgement, p50 ms", curves("ack_p50_ms")),
-            Panel("CPU when nobody writes, % of a core", curves("idle_percent")),
+            Panel("CPU when idle, % of a core", curves("idle_percent")),
         ],
         limits,
     )

@@ -1,4 +1,4 @@
-"""A store that takes longer for every request, as one over a network does."""
+"""A store that takes longer for every request, as over a network."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
 """Spark through barnabas beside Spark's official Kafka connector on Apache Kafka, in one run on the same machine.
 
-Each stack on its own: format `barnabas` on one broker of ours, format `kafka` on one broker of Apache Kafka 3.9.1, in the same
-Spark session (`local[2]`), rounds interleaved. "Cold" is a fresh Spark process with its first job, start of the JVM left out.
+Each stack has its own broker: format `barnabas` uses one broker of ours, format `kafka` one broker of Apache Kafka 3.9.1, in
+the same Spark session (`local[2]`), rounds interleaved. "Cold" is a fresh Spark process with its first job, without the JVM's
+start.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from bench.report import Row, announce, write_report
 
 PARTITIONS = 4
 VALUE_BYTES = 200
-#: A stream that is quiet, and one that is busy: records/s.
+#: Records/s of a quiet stream and of a busy one.
 STREAMS = (10_000, 100_000)
 LARGE = "large"
 LARGE_BYTES = 1_000_000
@@ -38,12 +39,12 @@ LARGE_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Stack:
-    """A connector with the broker that it reads and writes."""
+    """A connector with its broker."""
 
     name: str
     format: str
     target: Target
-    #: Where the broker keeps its segments, for the one that can read them.
+    #: Where the broker keeps its segments, for the connector that can read them.
     log_dir: Path | None = None
 
     @property
@@ -55,7 +56,7 @@ class Stack:
 class Counts:
     read: int
     write: int
-    #: Values of 1 MB.
+    #: Number of values of 1 MB.
     large: int
 
 
@@ -70,8 +71,8 @@ def session(folder: str) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
-        # As docs/spark.md advises and `barnabas pipeline` has it: Spark ends workers that were idle for a minute, as they are
-        # while it is the other connector's turn. The official one has no Python in it.
+        # As docs/spark.md advises and `barnabas pipeline` does: Spark ends workers that were idle for a minute, which happens
+        # during the other connector's turn. The official connector uses no Python.
         .config(map=dict(barnabas.spark.WORKER_SETTINGS))
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .getOrCreate()
@@ -110,7 +111,7 @@ def source(spark: SparkSession, stack: Stack, topic: str) -> DataFrame:
 
 
 def drain(frame: DataFrame, count: int, value_bytes: int = VALUE_BYTES) -> float:
-    """Seconds to bring every row and its value into Spark."""
+    """Return the seconds to bring every row and its value into Spark."""
     began = time.monotonic()
     found = frame.selectExpr("count(*) as rows", "sum(length(value)) as bytes").first()
     took = time.monotonic() - began
@@ -133,7 +134,7 @@ def save(frame: DataFrame, stack: Stack, topic: str, **options: str) -> float:
 
 
 def micro_batches(spark: SparkSession, stack: Stack, topic: str, *, per_second: int, seconds: float) -> float:
-    """The median time of a micro-batch in ms while a producer writes `per_second` records."""
+    """Return the median time of a micro-batch in ms while a producer writes `per_second` records."""
     create_topic(stack.target, topic, partitions=PARTITIONS)
     stop = threading.Event()
 
@@ -180,7 +181,7 @@ def measures(spark: SparkSession, stack: Stack, topic: str, counts: Counts, numb
     def rate(count: int, took: float) -> float:
         return count / took / 1000
 
-    # Warm: the other connector had its turn of a minute and more, and this one begins with what that has left of the caches.
+    # Warm up: the other connector's turn took a minute and more, and has displaced the caches.
     drain(source(spark, stack, topic), counts.read)
     took = drain(source(spark, stack, topic), counts.read)
     yield "read through the broker, k records/s", rate(counts.read, took)
@@ -188,7 +189,7 @@ def measures(spark: SparkSession, stack: Stack, topic: str, counts: Counts, numb
     rows = spark.range(counts.write).selectExpr(
         "cast(cast(id as string) as binary) as key", f"cast(repeat('v', {VALUE_BYTES}) as binary) as value"
     )
-    # Likewise: the first write of a turn is slower by a third.
+    # Likewise: the first write of a turn is a third slower.
     save(rows, stack, f"{topic}-warm-{number}")
     if stack.log_dir is not None:
         segments = spark.read.format("barnabas-log").option("subscribe", topic).load(str(stack.log_dir))
@@ -209,7 +210,7 @@ def measures(spark: SparkSession, stack: Stack, topic: str, counts: Counts, numb
 
 
 def cold(stack: Stack, topic: str, count: int) -> float:
-    """The first read of a fresh Spark process."""
+    """Measure the first read of a fresh Spark process."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.spark", "--cold", stack.format, stack.bootstrap, topic, str(count)],
         stdout=subprocess.PIPE, text=True, check=True, timeout=300,
@@ -226,7 +227,7 @@ def run_cold(arguments: list[str]) -> None:
         spark.stop()
 
 
-#: Rows that have no namesake in the official connector are held against its nearest.
+#: Rows without a counterpart in the official connector are compared with its most similar row.
 AGAINST = {
     "read segments, k records/s": "read through the broker, k records/s",
     "write exactly once, k records/s": "write at least once, k records/s",

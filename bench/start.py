@@ -1,8 +1,8 @@
 """How long one broker and three take to start, beside Apache Kafka 3.9.1: `python -m bench start [-- --rounds 5]`.
 
-Everything is a cold process. One broker: from exec to ready, with a ZooKeeper that is there. Three: `barnabas up --brokers 3`
-from exec to its `ready` line, the embedded ZooKeeper included; Kafka's three are started at once beside a ZooKeeper that is
-there, until all ports are open. The test cluster is the second of a process, as a session of pytest has them.
+Every process is cold. One broker: from exec to ready, with a running ZooKeeper. Three: `barnabas up --brokers 3` from exec to
+its `ready` line, including the embedded ZooKeeper; Kafka's three are started at once beside a running ZooKeeper, until all
+ports are open. The test cluster is the second one of a process, as in a session of pytest.
 """
 
 import argparse
@@ -26,7 +26,7 @@ READY = b"ready bootstrap="
 
 
 def up_s(folder: str) -> float:
-    """`barnabas up --brokers 3` in a process of its own."""
+    """Measure `barnabas up --brokers 3` as a separate process."""
     command = [sys.executable, "-m", "barnabas", "up", "--brokers", "3", "--port", "0"]
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
@@ -65,7 +65,7 @@ def run(rounds: int) -> None:
         kafka = stack.enter_context(ApacheKafka(brokers=1))
         up_s(folder)  # compiles
         our_start_s(ours.zookeeper_connect, 0, folder)
-        stack.enter_context(Cluster(brokers=1))  # has the process that others are forked of
+        stack.enter_context(Cluster(brokers=1))  # starts the launcher that forks the next clusters
         for number in range(1, rounds + 1):
             one_s = our_start_s(ours.zookeeper_connect, number, folder)
             note("one broker, s", one_s, kafka_start_s(kafka))

@@ -2,7 +2,7 @@
 
     python -m bench storage -- [--dir FOLDER] [--megabytes 256] [--partitions 500]
 
-Everything stays in the page cache: what is measured is our own cost. Prints a table, and writes it as JSON to
+Everything stays in the page cache, so only our own cost is measured. Prints a table, and writes it as JSON to
 bench/results/storage.json.
 """
 
@@ -38,7 +38,7 @@ class Figure:
     name: str
     value: float
     unit: str
-    #: What is to be reached, as (">=" or "<=", number); None where nothing is.
+    #: The goal as (">=" or "<=", number); None if there is no goal.
     target: tuple[str, float] | None = None
 
     @property
@@ -51,7 +51,7 @@ class Figure:
 
 
 def make_batch(size_bytes: int, records: int = 16) -> bytearray:
-    """About `size_bytes` of records that no codec touches."""
+    """Return about `size_bytes` of records without compression."""
     builder = BatchBuilder()
     value = os.urandom(max(1, (size_bytes - 61) // records - 10))
     for number in range(records):
@@ -71,12 +71,12 @@ def new_log(root: Path, name: str) -> Log:
 
 
 def bench_append(root: Path, total_bytes: int, size_bytes: int) -> list[Figure]:
-    """The same batches through `pwrite` alone and through the log, in turns, so that both see the same machine."""
+    """Write the same batches with `pwrite` alone and through the log, in turns, so that both see the same machine."""
     count = total_bytes // size_bytes
     original = make_batch(size_bytes)
     size = len(original)
     pieces = [bytearray(original) for _ in range(64)]
-    # A batch that was appended carries its offset; what a producer sends starts at 0.
+    # An appended batch has its final offset, but a producer's batches begin at 0.
     blank = bytes(original[:16])
     log = new_log(root, f"append{size_bytes}")
     fd = os.open(root / f"raw{size_bytes}", os.O_RDWR | os.O_CREAT)
@@ -193,7 +193,7 @@ def bench_recovery(root: Path, total_bytes: int, size_bytes: int) -> Figure:
 
 
 def bench_compaction(root: Path, records: int) -> list[Figure]:
-    """Ours alone; `python -m bench compaction` has Kafka's cleaner clean the same segments."""
+    """Measure ours only; in `python -m bench compaction` Kafka's cleaner cleans the same segments."""
     from bench.compaction import LOADS, our_cost, write_log
 
     figures = []
@@ -255,7 +255,7 @@ def main(options: Sequence[str] | None = None) -> None:
     total = arguments.megabytes << 20
     figures: list[Figure] = []
     try:
-        # First, while memory that earlier work has freed does not hide what partitions take.
+        # First, before memory that earlier work has freed hides what partitions take.
         figures += bench_partitions(root, arguments.partitions)
         for size in (16384, 65536):
             figures += bench_append(root, total, size)

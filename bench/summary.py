@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from the last results: `python -m bench.summary` puts them there."""
+"""Write the tables of docs/performance.md from the last results: `python -m bench.summary`."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ RESULTS = _HERE / "results"
 DOCUMENT = _HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- results: written by `python -m bench.summary` -->\n", "<!-- end of results -->"
 
-#: By the order in which people ask.
+#: In the order of interest.
 SHOWN = (
     "broker",
     "cluster",
@@ -29,7 +29,7 @@ _GAPS = {
     "partitions": "partitions",
     "controller_gap_ms": "leader and controller killed, ms",
     "kill_gap_ms": "leader killed, ms",
-    "stop_gap_ms": "leader told to stop, ms",
+    "stop_gap_ms": "leader stopped, ms",
     "create_s": "created in s",
     "memory_mb": "memory, MB",
     "restart_s": "back in sync, s",
@@ -54,13 +54,13 @@ def _table(name: str) -> str:
     ]
     lines += [f"| | barnabas | {result['rival']} | ratio |", "|---|---:|---:|---:|"]
     for row in result["rows"]:
-        ours, theirs = (f"{row[who]:,.2f}" for who in ("ours", "theirs"))
+        ours, theirs = (f"{row[side]:,.2f}" for side in ("ours", "theirs"))
         lines.append(f"| {row['name']} | {ours} | {theirs} | {row['ratio']:.2f}x |")
     return "\n".join([*lines, ""])
 
 
 def _failover() -> str:
-    """Curves have no rival in each of their points."""
+    """Curves have no counterpart at each of their points."""
     result = _loaded("failover")
     fields = {field: said for field, said in _GAPS.items() if field in result["points"][0]}
     lines = [f"**{result['title']}** (`python -m bench failover`)", ""]

@@ -1,9 +1,10 @@
 """Topics into tables: `barnabas tables` beside the official connector with a hand-written `foreachBatch`, from one broker.
 
 Both read the same topic of JSON in the same Spark session (`local[2]`), rounds interleaved. The hand-written query knows its
-columns, parses with `from_json`, and appends each batch with `deltalake` or `pyiceberg`: what one writes who has no JAR for the
-lake. Ours looks for new fields in every record, keeps keys, headers and places, and sorts out what does not fit. Freshness is
-from a record's time to the moment at which the table has it, at a steady rate.
+columns, parses with `from_json`, and appends each batch with `deltalake` or `pyiceberg`, as users without a JAR for the lake
+do.
+Ours looks for new fields in every record, keeps keys, headers and places, and separates records that do not fit. Freshness is
+the time from a record's timestamp until the table has it, at a steady rate.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def ours(spark: SparkSession, bootstrap: str, table: Definition, batch: int) -> 
 
 
 def by_hand(spark: SparkSession, bootstrap: str, topic: str, kind: str, folder: Path, batch: int) -> float:
-    """As the documents of Spark and of the two libraries have it."""
+    """The query as the documents of Spark and of the two libraries show it."""
     write: Callable[[DataFrame, int], None]
     if kind == "delta":
 
@@ -115,7 +116,7 @@ def by_hand(spark: SparkSession, bootstrap: str, topic: str, kind: str, folder: 
 def freshness(
     spark: SparkSession, bootstrap: str, folder: Path, *, per_second: int, seconds: int, interval_s: float
 ) -> float:
-    """The 99th percentile of seconds from a record's time until the table has it."""
+    """Return the 99th percentile of the seconds from a record's timestamp until the table has it."""
     topic = f"fresh-{interval_s:.0f}"
     create_topic(Target("barnabas", bootstrap, []), topic, partitions=PARTITIONS)
     table = define(bootstrap, topic, "delta", folder / topic)
@@ -124,7 +125,7 @@ def freshness(
     options = RunOptions(interval_s=interval_s, names=(table.name,))
     runner = Runner(spark, {"bootstrap.servers": bootstrap}, options, tell=lambda _: None)
     run = threading.Thread(target=runner.run)
-    #: When each partition was seen to reach an offset.
+    #: When each partition reached an offset.
     seen: dict[int, list[tuple[int, float]]] = {partition: [] for partition in range(PARTITIONS)}
     over = threading.Event()
 

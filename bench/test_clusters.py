@@ -1,7 +1,7 @@
-"""What a cluster costs a test: `python -m bench.test_clusters`. `--apache` adds Apache Kafka alone (KRaft, one node, `java` and
-Maven needed): what is in a container of testcontainers, without the container.
+"""The cost of a cluster in a test: `python -m bench.test_clusters`. `--apache` adds Apache Kafka alone (KRaft, one node; needs
+`java` and Maven), which is the content of a testcontainers container without the container.
 
-Each time is from nothing to a record that confluent-kafka has written and read, unless it says otherwise.
+Each time is from nothing to a record that confluent-kafka has written and read, unless the line says otherwise.
 """
 
 import argparse

@@ -1,11 +1,12 @@
-"""Tiered storage: history read through a broker, what copying costs those who produce, and Spark beside the broker.
+"""Tiered storage: history read through a broker, the cost of copying for producers, and Spark beside the broker.
 
-The store is a directory in which every request takes 20 ms more. The first two are compared with a topic of the same broker
-that is not tiered. Spark reads the same rows straight from the store and through the broker. Rounds alternate. The broker's
-cache is smaller than the history, as it is where history is long: what is read again comes from the store again.
+The store is a directory in which every request takes 20 ms more. The first two are compared with an untiered topic of the same
+broker. Spark reads the same rows straight from the store and through the broker. Rounds alternate. The broker's cache is
+smaller than the history, as for long histories: repeated reads come from the store again.
 
-What copying costs is told by many short pairs. The two halves of a pair run one after the other, so what else the machine does
-meets both, or one pair of many; the median of the differences, with its 95 % interval, says more than two medians.
+The cost of copying is measured by many short pairs. The two halves of a pair run one after the other, so other load on the
+machine affects both, or only one of many pairs. The median of the differences with its 95 % interval is more exact than two
+medians.
 """
 
 import argparse
@@ -38,10 +39,10 @@ from bench.slow_store import DELAY_S, Slow
 
 LOAD = Load("1 KB", 1000, 500_000, "1")
 PATIENCE_S = 240.0
-#: What is produced in half a pair: four segments to copy, and the newest.
+#: The load of half a pair: four segments to copy, and the newest.
 PAIR = Load("1 KB", 1000, 140_000, "1")
 COPIED_SEGMENT_BYTES = 32 << 20
-#: In a segment at most.
+#: Upper bound of the records in a segment.
 SEGMENT_RECORDS = COPIED_SEGMENT_BYTES // PAIR.size_bytes + 1000
 COPIED = {"tiered": {"remote.storage.enable": "true"}, "plain": {}}
 SEGMENT = {"segment.bytes": str(32 << 20), "retention.ms": "-1"}
@@ -52,7 +53,7 @@ def _tier(directory: str) -> dict[str, str]:
 
 
 def serve(zookeeper: str, directory: str) -> None:
-    """In a process of its own: a broker, which prints its port."""
+    """Run a broker in a separate process; it prints its port."""
     import uvloop
 
     properties = {
@@ -91,7 +92,7 @@ def running() -> Iterator[Target]:
 
 
 def create(target: Target, topic: str, settings: Mapping[str, str]) -> None:
-    """On the broker with the store."""
+    """Create a topic on the broker with the store."""
     admin = AdminClient(target.settings)
     new = NewTopic(topic, 1, replica_assignment=[[7]], config={**SEGMENT, **settings})
     admin.create_topics([new])[topic].result(30)
@@ -99,7 +100,7 @@ def create(target: Target, topic: str, settings: Mapping[str, str]) -> None:
 
 
 def wait_until_copied(target: Target, topic: str, count: int) -> None:
-    """History is in the store only, but for the last segment."""
+    """Wait until only the last segment is on the disk."""
     last_segment = 40 * (1 << 20) // LOAD.size_bytes
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
@@ -110,14 +111,14 @@ def wait_until_copied(target: Target, topic: str, count: int) -> None:
 
 
 def local_start(target: Target, topic: str) -> int:
-    """What is below is in the store only."""
+    """Return the first local offset; lower offsets are in the store only."""
     partition = TopicPartition(topic, 0)
     with BlockingClient(client_config(target.bootstrap)) as client:
         return drive(list_offsets(client.core, {partition: EARLIEST_LOCAL}))[partition].offset
 
 
 def broker_cpu_s(target: Target) -> float:
-    """Of the process: with threads that have ended, as those that ask the store do."""
+    """Return the CPU time of the process, including threads that have ended, such as those that read the store."""
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in target.pids)
 
 
@@ -137,14 +138,14 @@ def one_round(target: Target, number: int, load: Load, results: dict[str, list[f
 
 
 def idle_cpu_share(target: Target, seconds: float = 3.0) -> float:
-    """What the broker uses while nobody asks for anything, of a core."""
+    """Return the CPU of the idle broker, as a share of a core."""
     before = broker_cpu_s(target)
     time.sleep(seconds)
     return (broker_cpu_s(target) - before) / seconds
 
 
 def produce_pair(target: Target, number: int, load: Load, idle: float, results: dict[str, list[float]]) -> None:
-    """The same produced twice: to a topic that is copied, and to one that is not. CPU counts until all is copied."""
+    """Produce the same records twice: to a topic that is copied, and to one that is not. CPU counts until all is copied."""
     gigabytes = load.count * load.size_bytes / 1e9
     for name in ("tiered", "plain")[:: 1 if number % 2 else -1]:
         topic = f"copying-{name}-{number}"
@@ -159,18 +160,18 @@ def produce_pair(target: Target, number: int, load: Load, idle: float, results: 
 
 
 def wait_until_tiered(target: Target, topic: str, load: Load) -> None:
-    """All but what may be in the newest segment, which is never copied."""
+    """Wait until everything is copied except what may be in the newest segment, which is never copied."""
     partition = TopicPartition(topic, 0)
     deadline_s = time.monotonic() + PATIENCE_S
     with BlockingClient(client_config(target.bootstrap)) as client:
         while client.list_offsets({partition: LATEST_TIERED})[partition] < load.count - SEGMENT_RECORDS:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"{topic} is not in the tier after {PATIENCE_S} s")
-            time.sleep(1)  # each question is work of the broker that is measured
+            time.sleep(1)  # asking often would add load to the measured broker
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies with 95 % certainty, however the values are distributed: between two of them."""
+    """Return the 95 % confidence interval of the median for any distribution: it lies between two of the values."""
     ordered, rank = sorted(values), 0
     below = 0.5 ** len(ordered)
     while below <= 0.025:

@@ -1,7 +1,7 @@
 """Spark over history: straight from the store, through the broker, and what Spark itself costs.
 
-The floor is a source that has its rows ready: what is left is Arrow over a socket, and rows made of it by the JVM. No source of
-Spark in Python costs less. CPU per GB is told apart by process, because it varies least on a machine that others use, too.
+The floor is a source with ready rows: it only costs Arrow over a socket, and the JVM's conversion to rows. No Spark source in
+Python can cost less. CPU per GB is reported by process, because on a shared machine it varies least.
 """
 
 import json
@@ -28,13 +28,13 @@ from bench.tiered import broker_cpu_s, create, local_start, running, wait_until_
 
 SCHEMA = "offset bigint, value binary"
 PARTS = ("Python workers", "JVM", "broker")
-#: Rows in a batch of the floor, and tasks that send them.
+#: Rows in a batch of the floor, and the number of tasks that send them.
 _BATCH_ROWS = 1000
 _TASKS = 4
 
 
 class Ready(DataSource):
-    """Rows that are there."""
+    """A source whose rows are ready."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,7 +60,7 @@ class _ReadyReader(DataSourceReader):
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """Its workers wait for the store as the broker does."""
+    """Configure Spark's workers to wait for the store as the broker does."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     settings = {
@@ -83,14 +83,14 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def cpu_s(target: Target) -> list[float]:
-    """Of `PARTS`, so far."""
+    """Return the CPU times of `PARTS` so far."""
     [jvm] = [each for each in psutil.Process().children() if each.name() == "java"]
     workers = sum(sum(each.cpu_times()) for each in jvm.children(recursive=True))  # with those that have ended
     return [workers, sum(jvm.cpu_times()[:2]), broker_cpu_s(target)]
 
 
 def measure(frame: DataFrame, target: Target, wanted: tuple[int, int], gigabytes: float) -> dict[str, float]:
-    """Read every row: `wanted` are how many there are, and the bytes of their values."""
+    """Read every row. `wanted` is the number of rows, and the bytes of their values."""
     before, began_s = cpu_s(target), time.monotonic()
     found = frame.selectExpr("count(*)", "sum(length(value))", "sum(offset)").first()
     took_s, after = time.monotonic() - began_s, cpu_s(target)
@@ -105,7 +105,7 @@ def spark_rounds(rounds: int, load: Load) -> dict[str, list[float]]:
         create(target, "spark", {"remote.storage.enable": "true", "local.retention.bytes": "1"})
         measure_produce(target, "spark", load)
         wait_until_copied(target, "spark", load.count)
-        # Whole batches of the floor, all of them in the store only.
+        # Whole batches of the floor, all of them only in the store.
         count = local_start(target, "spark") // _BATCH_ROWS * _BATCH_ROWS
         reader = spark.read.format("barnabas").option("kafka.bootstrap.servers", target.bootstrap)
         topic = reader.option("subscribe", "spark").option("endingOffsets", json.dumps({"spark": {"0": count}}))

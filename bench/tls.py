@@ -25,7 +25,7 @@ LOADS = (
 
 
 def broker_settings(folder: Path, port: int) -> dict[str, str]:
-    """Kafka's and ours: the same words."""
+    """The TLS settings, which have the same names for Kafka and ours."""
     return {
         "listeners": f"SSL://127.0.0.1:{port}",
         "security.inter.broker.protocol": "SSL",
@@ -47,7 +47,7 @@ def one_round(target: Target, number: int, loads: tuple[Load, ...]) -> Iterator[
 
 
 def run(rounds: int, share: float) -> None:
-    """`share` of the records of each load: for a short look."""
+    """`share`: the part of each load's records, for a short run."""
     loads = tuple(replace(each, count=int(each.count * share)) for each in LOADS)
     results: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:

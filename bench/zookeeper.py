@@ -1,11 +1,11 @@
 """The embedded ZooKeeper beside Apache ZooKeeper 3.8.4, in one run: `python -m bench.zookeeper [--seconds N]`.
 
-Both run on the same disk with every write flushed (forceSync, the default of both), both are warmed up, rounds
-alternate, and the figure is the best round of each: what else runs on the machine only ever makes a round worse (all
-rounds are in the JSON). `CPU us` is the server's own processor time for one operation, which other load hardly changes.
+Both run on the same disk with every write flushed (forceSync, the default of both), both are warmed up, and rounds
+alternate. The figure is the best round of each, because other load on the machine only makes a round worse (all rounds
+are in the JSON). `CPU us` is the server's own CPU time for one operation, which other load hardly changes.
 
-kazoo drives both, as it drives our brokers; since kazoo itself takes most of the time, the `wire` rows ask the servers
-by hand-made frames, many in flight, and show what each can do. Results go to bench/results/zookeeper.json and .txt.
+kazoo drives both, as it drives our brokers. Since kazoo itself takes most of the time, the `wire` rows send hand-made
+frames, with many in flight, and show the capacity of each server. Results go to bench/results/zookeeper.json and .txt.
 """
 
 import argparse
@@ -51,7 +51,7 @@ SESSIONS = 100
 
 
 class Server:
-    """A server process under test."""
+    """A server process that is measured."""
 
     def __init__(self, name: str, command: list[str], port: int, out: Path, environment: dict[str, str]) -> None:
         self.name = name
@@ -108,7 +108,7 @@ def start(name: str, folder: Path) -> Server:
         )
         quiet = folder / "logback.xml"
         quiet.write_text('<configuration><root level="OFF"/></configuration>')
-        # 1000 MB is what zkServer.sh gives it.
+        # zkServer.sh gives it 1000 MB.
         command = ["java", "-Xmx1000m", f"-Dlogback.configurationFile={quiet}", "-cp", maven.classpath(*JARS)]
         command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
     return Server(name, command, port, folder / "out.txt", as_installed(str(folder.parent / "bytecode")))
@@ -190,7 +190,7 @@ class KazooLoad:
 
 
 class FanOut:
-    """100 sessions watch one node; events per second from the change until the last of them has been told."""
+    """100 sessions watch one node; events per second from the change until the last session has its event."""
 
     def __init__(self, server: Server, writer: KazooClient, stack: ExitStack) -> None:
         self._writer = writer
@@ -223,7 +223,7 @@ def frames(requests: list[tuple[int, bytes]]) -> bytes:
 
 
 def by_wire(port: int, requests: list[tuple[int, bytes]], count: int) -> float:
-    """Send all, from a thread of its own, and read all answers."""
+    """Send all frames from a separate thread, and read all responses."""
     with RawClient(port, timeout_s=60) as client:
         assert client.connect(timeout_ms=30_000)
         data = frames(requests)
@@ -272,7 +272,7 @@ class WireLoad:
 
 
 def wire_fan_out(port: int) -> float:
-    """100 sessions watch one node, all read by one thread: from the change until the last has its event."""
+    """100 sessions watch one node, all read by one thread; from the change until the last session has its event."""
     with ExitStack() as stack:
         writer, *watchers = clients = [stack.enter_context(RawClient(port)) for _ in range(SESSIONS + 1)]
         selector = stack.enter_context(selectors.DefaultSelector())
@@ -316,7 +316,7 @@ Results = dict[str, dict[str, Figures]]
 
 
 def measure(folder: Path, *, seconds: float, rounds: int) -> Results:
-    """Row -> server -> figures."""
+    """Return figures by row and server."""
     results: Results = {}
 
     def figures(row: str, name: str) -> Figures:

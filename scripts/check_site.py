@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks a built site: nothing is loaded from elsewhere, every link within it leads to a page and an anchor that exist."""
+"""Check a built site: it loads nothing from other sites, and every internal link leads to an existing page and anchor."""
 
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-#: What a browser loads by itself when it shows a page.
+#: Elements that make a browser load something when it shows a page.
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src"}
 
 
@@ -34,7 +34,7 @@ def problems(site: Path) -> list[str]:
     found = [] if len(pages) > 10 else [f"{site} has {len(pages)} pages"]
     for path, page in pages.items():
         where = path.relative_to(site)
-        found += [f"{where} loads {each} from elsewhere" for each in page.loaded if urlsplit(each).netloc]
+        found += [f"{where} loads {each} from another site" for each in page.loaded if urlsplit(each).netloc]
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -47,7 +47,7 @@ def problems(site: Path) -> list[str]:
             elif known and parts.fragment and unquote(parts.fragment) not in known.anchors | {"__skip", "__toc"}:
                 found.append(f"{where}: {link}: there is no such anchor")
     styles = [path for path in site.rglob("*.css") if "url(http" in path.read_text() or "url(//" in path.read_text()]
-    return found + [f"{path.relative_to(site)} loads something from elsewhere" for path in styles]
+    return found + [f"{path.relative_to(site)} loads something from another site" for path in styles]
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Draws the Mermaid diagrams of docs/ into docs/diagrams/, so that the site needs no script from elsewhere to show them.
+"""Draw the Mermaid diagrams of docs/ into docs/diagrams/, so that the site needs no script from another site to show them.
 
 A picture's name ends in the hash of its text: a test finds text without a picture, and pictures without text. Drawing needs
-npm (for Mermaid, by name), and Chromium with playwright. Reading the site needs none of them.
+npm (for Mermaid, by name) and Chromium with playwright. Reading the site needs none of them.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 PICTURES = DOCS / "diagrams"
 MERMAID = "mermaid@11"
 FENCE = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: Each picture has an id of its own, for its styles apply to all of a page.
+#: Each picture has a unique id, because its styles apply to the whole page.
 DRAW = """async ([id, text]) => {
     mermaid.initialize({startOnLoad: false, theme: "neutral", fontFamily: "sans-serif", htmlLabels: false,
                         flowchart: {htmlLabels: false, useMaxWidth: true}, sequence: {useMaxWidth: true}})
@@ -33,7 +33,7 @@ class Diagram(NamedTuple):
 
 
 def picture_name(page: str, text: str) -> str:
-    """Of the diagram `text` on the page with this name, without its folder and suffix."""
+    """Return the name of the picture for the diagram `text` on this page."""
     return f"{page.lower()}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.svg"
 
 

@@ -1,6 +1,6 @@
-"""What mkdocs does to our pages before it renders them. The same text is read in the repository, by another Markdown.
+"""Convert our pages for mkdocs before it renders them. The repository shows the same text with another Markdown dialect.
 
-* Marks of blocks that the test suite runs (`sh run`, `text output`) become plain languages.
+* The marks of blocks that the test suite runs (`sh run`, `text output`) become plain languages.
 * Diagrams become the pictures that `scripts/diagrams.py` has drawn.
 * Lists may follow a paragraph without an empty line, and their parts may be indented by two or three spaces.
 * Tables of settings and of metrics have a row for each with six columns: on a page of this width they are lists.
@@ -19,7 +19,7 @@ _MARKED = re.compile(r"^```(\w+) (?:run|tests|example|shows)$", re.MULTILINE)
 _OUTPUT = re.compile(r"^```text output$", re.MULTILINE)
 _TABLE = re.compile(r"^\| (?:setting|metric) \|.*\n\|[-|]+\n(?:\|.*\n)+", re.MULTILINE)
 _CELL = re.compile(r"(?<!\\)\|")
-#: The column that says what it is; the others are facts beside it.
+#: The column with the meaning; the other columns are facts.
 _MEANINGS = ("meaning", "what")
 _ITEM = re.compile(r"^( *)([-*]|\d+\.) ")
 
@@ -39,7 +39,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _listed(match: re.Match[str]) -> str:
-    """A table as a list of definitions: what it means, then its facts on a line. Each can be linked to by its name."""
+    """Convert a table to a list of definitions: the meaning, then the facts on a line. Each item can be linked to by its
+    name."""
     names, _, *rows = [[cell.strip() for cell in _CELL.split(line)[1:-1]] for line in match[0].splitlines()]
     meaning = next((names.index(name) for name in names if name in _MEANINGS), -1)
     if meaning < 0 or len(names) < 4:
@@ -62,10 +63,10 @@ def _listed(match: re.Match[str]) -> str:
 
 
 def _spaced(lines: list[str]) -> list[str]:
-    """Lists as this renderer wants them: an empty line before the first item, four spaces a level."""
+    """Convert lists for this renderer: an empty line before the first item, four spaces per level."""
     spaced: list[str] = []
     in_fence = False
-    #: Indentation of the items that are open, outermost first, with the width of their mark.
+    #: Indentation of the open items, outermost first, with the width of their mark.
     levels: list[tuple[int, int]] = []
     was_in_list = False
     for line in lines:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/configuration.md, and the section of docs/deviations.md on settings without effect, from the settings' table.
+"""Write docs/configuration.md, and the section of docs/deviations.md on settings without effect, from the settings' table.
 
-With --check it writes nothing, and fails if one of them is not current.
+With --check it writes nothing, and fails if one of them is outdated.
 """
 
 import sys
@@ -106,7 +106,7 @@ def section() -> str:
 
 
 def deviations(present: str) -> str:
-    """The document with its section on settings made current; the others are left as they are."""
+    """Return the document with a current section on settings; the other sections stay as they are."""
     before, begin, rest = present.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

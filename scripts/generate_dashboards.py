@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the Grafana dashboards in deploy/grafana/ from the panels below. With --check it fails if one is not current."""
+"""Write the Grafana dashboards in deploy/grafana/ from the panels below. With --check it fails if one is outdated."""
 
 import json
 import sys
@@ -17,11 +17,11 @@ COLUMNS, HEIGHT = 24, 8
 @dataclass(frozen=True)
 class Panel:
     title: str
-    #: Expressions, each with the legend of its lines.
+    #: Expressions, each with its legend.
     queries: tuple[tuple[str, str], ...]
     unit: str = "short"
     what: str = ""
-    #: One number instead of lines over time; red from `bad` on.
+    #: Show one number instead of lines over time; red from `bad` on.
     stat: bool = False
     bad: float | None = None
     width: int = 8
@@ -44,7 +44,7 @@ def quantile(metric: str, share: float, by: str, labels: str = OF) -> str:
 
 
 TOPIC = '{job=~"$job", topic=~"$topic"}'
-#: What is at the end of each partition less what each group has committed.
+#: The end offset of each partition minus the committed offset of each group.
 LAG = (
     'sum by (group, topic) (max by (topic, partition) (kafka_log_log_end_offset{job=~"$job"})'
     " - on (topic, partition) group_right() max by (group, topic, partition)"

@@ -1,15 +1,15 @@
-"""Writes src/barnabas/wire/messages/<api>.py from the message schemas that kio carries.
+"""Write src/barnabas/wire/messages/<api>.py from kio's message schemas.
 
-kio (a development dependency) has one frozen class for each struct *and version*. Here the versions of a struct are laid over
-each other: one class, each field with the range of versions that has it, in the one order that agrees with all of them.
-Names are Kafka's own: where kio turned a number of milliseconds into a timedelta or datetime and dropped the unit from its
-name, the unit comes back.
+kio (a development dependency) has one frozen class for each struct *and version*. Here the versions of a struct become one
+class.
+Each field has the range of its versions, in an order that agrees with all of them. Names are Kafka's own: if kio turned
+milliseconds into a timedelta or datetime and dropped the unit from the name, the unit comes back.
 
     python scripts/generate_messages.py            # rewrites the modules and the index
     python scripts/generate_messages.py --check    # says whether they are up to date
 
-What kio lacks (it follows Kafka 4: no LeaderAndIsr and the like, no records of internal topics) is written by hand
-beside the generated modules, which name this script in their first line.
+The messages that kio lacks (it follows Kafka 4: no LeaderAndIsr and the like, no records of internal topics) are written by
+hand beside the generated modules, which name this script in their first line.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from kio.static.constants import EntityType
 
 TARGET = Path(__file__).resolve().parent.parent / "src/barnabas/wire/messages"
 
-#: Schemas without an API key that a broker in ZooKeeper mode has a use for. The rest is KRaft's.
+#: Schemas without an API key that a broker in ZooKeeper mode uses. The others belong to KRaft.
 DATA_SCHEMAS = (
     "consumer_protocol_assignment",
     "consumer_protocol_subscription",
@@ -40,13 +40,13 @@ DATA_SCHEMAS = (
     "end_txn_marker",
 )
 
-#: Messages that exist in Kafka 3.9 and no more in Kafka 4, and those of our own, written by hand in the modules of these names.
+#: Messages of Kafka 3.9 that Kafka 4 lacks, and our own, written by hand in modules with these names.
 HAND_WRITTEN = {
     4: ("leader_and_isr", "LeaderAndIsr", 0, 7, 4, 4),
     5: ("stop_replica", "StopReplica", 0, 4, 2, 2),
     6: ("update_metadata", "UpdateMetadata", 0, 8, 6, 6),
     7: ("controlled_shutdown", "ControlledShutdown", 0, 3, 3, 3),
-    # Ours alone: links. Far above Kafka's own keys, as other brokers number what only they have.
+    # Our own messages: links. Far above Kafka's keys, because other brokers also number their own messages.
     10000: ("create_link", "CreateLink", 0, 0, 0, 0),
     10001: ("describe_links", "DescribeLinks", 0, 0, 0, 0),
     10002: ("alter_link", "AlterLink", 0, 0, 0, 0),
@@ -54,7 +54,7 @@ HAND_WRITTEN = {
     10004: ("renew_leader_epoch", "RenewLeaderEpoch", 0, 0, 0, 0),
 }
 
-#: Lists of structs that are null by default: kio does not carry over a default of theirs.
+#: Lists of structs that are null by default: kio does not keep that default.
 NULL_BY_DEFAULT = {
     ("ListPartitionReassignmentsRequest", "topics"),
     ("ConsumerGroupHeartbeatRequest", "topic_partitions"),
@@ -71,7 +71,7 @@ NULL_BY_DEFAULT = {
     ("StreamsGroupHeartbeatResponse", "partitions_by_user_endpoint"),
 }
 
-#: kio's kafka_type -> ours. Its error codes, durations and times are plain integers on the wire.
+#: Converts kio's kafka_type. Its error codes, durations and times are plain integers on the wire.
 PRIMITIVES = {
     "bool": "bool",
     "int8": "int8",
@@ -124,7 +124,7 @@ class FieldOverVersions:
 class StructOverVersions:
     name: str
     fields: dict[str, FieldOverVersions] = field(default_factory=dict)
-    #: For each version, the names in order: the canonical order has to agree with all of them.
+    #: The field names of each version in order; the canonical order must agree with all of them.
     orders: list[list[str]] = field(default_factory=list)
 
     def ordered_fields(self) -> list[FieldOverVersions]:
@@ -132,7 +132,7 @@ class StructOverVersions:
         for order in self.orders:
             for before, after in pairwise(order):
                 sorter.add(after, before)
-        # Deterministic: among the names that may come next, the one seen first (in the oldest version).
+        # Deterministic: among the names that may come next, take the one seen first (in the oldest version).
         rank = {name: at for at, name in enumerate(self.fields)}
         sorter.prepare()
         ready: list[str] = []
@@ -148,7 +148,7 @@ class StructOverVersions:
 
 @dataclass
 class MessageOverVersions:
-    """A request, a response or a data schema: its structs, the innermost first and itself last."""
+    """A request, a response or a data schema, with its structs: the innermost first, itself last."""
 
     structs: dict[str, StructOverVersions] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
@@ -164,7 +164,7 @@ class MessageOverVersions:
 
 
 def split_type(annotation: Any) -> tuple[Any, bool, bool]:
-    """`tuple[X, ...] | None` -> X, is it an array, may it be null."""
+    """Convert `tuple[X, ...] | None` to X, whether it is an array, and whether it can be null."""
     nullable = False
     if get_origin(annotation) is types.UnionType:
         inner = [each for each in get_args(annotation) if each is not types.NoneType]
@@ -176,7 +176,7 @@ def split_type(annotation: Any) -> tuple[Any, bool, bool]:
 
 
 def plain_value(value: object) -> object:
-    """kio's value as what travels."""
+    """Convert kio's value to the value on the wire."""
     match value:
         case bool() | float():
             return value
@@ -196,7 +196,7 @@ def plain_value(value: object) -> object:
 
 
 def default_of(entry: Field[Any], type_: str, *, is_array: bool, is_struct: bool) -> object:
-    """The schema's default: an explicit one, else empty. `list` stands for a new list, `...` for a new struct."""
+    """Return the schema's default: an explicit one, else empty. `list` means a new list, `...` a new struct."""
     tagged = "tag" in entry.metadata
     if is_struct and not is_array and (tagged or entry.default is None):
         return None
@@ -205,13 +205,13 @@ def default_of(entry: Field[Any], type_: str, *, is_array: bool, is_struct: bool
             return list
         return ... if is_struct else IMPLICIT_DEFAULTS.get(type_, 0)
     if entry.default is None:
-        # kio says None for what is -1 (times) or all zeros (uuids) on the wire.
+        # kio uses None for -1 (times) or zeros (uuids) on the wire.
         return None if is_array or type_ in ("string", "bytes", "records") else {"uuid": bytes(16)}.get(type_, -1)
     return plain_value(entry.default)
 
 
 def collect(message: MessageOverVersions, cls: type, version: int) -> None:
-    """Adds one version of a struct, after the structs inside it."""
+    """Add one version of a struct, after its inner structs."""
     order = []
     for entry in fields(cls):
         inner, is_array, nullable = split_type(entry.type)
@@ -220,7 +220,7 @@ def collect(message: MessageOverVersions, cls: type, version: int) -> None:
             collect(message, inner, version)
         kafka_type: str = entry.metadata.get("kafka_type", "")
         type_ = inner.__name__ if is_struct else PRIMITIVES[kafka_type]
-        # kio avoids the names of builtins (`type_`), and takes KRaft for two words.
+        # kio avoids the names of builtins (`type_`), and splits KRaft into two words.
         name = entry.name.removesuffix("_").replace("k_raft_", "kraft_")
         if kafka_type in IN_MILLISECONDS and not name.endswith("_ms"):
             name += "_ms"
@@ -234,7 +234,7 @@ def collect(message: MessageOverVersions, cls: type, version: int) -> None:
             raise SystemExit(f"{cls.__module__}.{cls.__name__}.{entry.name} is not what it was in another version")
         if version not in ours.versions:
             ours.versions.append(version)
-        # In kio an optional uuid or time is one with a sentinel, and an optional tagged struct one that may be absent.
+        # In kio an optional uuid or time has a sentinel, and an optional tagged struct may be absent.
         can_be_null = is_array or type_ in ("string", "bytes", "records") or (is_struct and tag is None)
         if nullable and can_be_null and version not in ours.nullable:
             ours.nullable.append(version)
@@ -251,7 +251,7 @@ def load_message(schema: str, kind: EntityType) -> MessageOverVersions:
         message.versions.append(version)
         if cls.__flexible__:
             message.flexible.append(version)
-        # A struct may appear first in a later version: itself always last.
+        # An inner struct may first appear in a later version, so put the message itself last again.
         message.structs[cls.__name__] = message.structs.pop(cls.__name__)
     return message
 
@@ -266,7 +266,7 @@ def version_range(versions: list[int], message: MessageOverVersions, where: str)
 
 
 class ModuleSource:
-    """The text of one module under construction."""
+    """The source of one module under construction."""
 
     def __init__(self, first_line: str) -> None:
         self._first_line = first_line
@@ -331,7 +331,7 @@ class ModuleSource:
 
 
 def sorted_structs(message: MessageOverVersions) -> list[str]:
-    """Inner structs before those that hold them, otherwise as they were met."""
+    """Put inner structs before the structs that use them; otherwise keep their order."""
     graph = {
         name: [each.type for each in struct.fields.values() if each.is_struct]
         for name, struct in message.structs.items()
@@ -344,7 +344,7 @@ def camel(schema: str) -> str:
 
 
 def generate() -> dict[str, str]:
-    """File name -> unformatted text."""
+    """Return unformatted source by file name."""
     source = "Generated by scripts/generate_messages.py: do not edit."
     files: dict[str, str] = {}
     index: dict[int, tuple[str, str, int, int, int, int]] = dict(HAND_WRITTEN)
@@ -355,7 +355,7 @@ def generate() -> dict[str, str]:
             raise SystemExit(f"{schema}: request and response have different versions")
         name = request.name.removesuffix("Request")
         module = ModuleSource(f"{name}, API key {api_key}. {source}")
-        # Two structs of one name in one API are told apart by the direction they travel in.
+        # Two structs with one name in one API get the direction as prefix.
         shared = request.structs.keys() & response.structs.keys()
         module.add(request, {each: f"Request{each}" for each in shared}, api_key=api_key)
         module.add(response, {each: f"Response{each}" for each in shared}, api_key=api_key)

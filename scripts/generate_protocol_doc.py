@@ -1,4 +1,4 @@
-"""Writes docs/protocol.md: the table of APIs and versions, from the code that serves them.
+"""Write docs/protocol.md: the table of APIs and versions, from the code that serves them.
 
 python scripts/generate_protocol_doc.py            # rewrites the page
 python scripts/generate_protocol_doc.py --check    # says whether it is up to date
@@ -15,11 +15,11 @@ TARGET = Path(__file__).resolve().parent.parent / "docs/protocol.md"
 HEAD = """\
 # Protocol
 
-Kafka's wire protocol, as `barnabas.wire.versions` has it. Written by `scripts/generate_protocol_doc.py`: do not edit.
+Kafka's wire protocol, as in `barnabas.wire.versions`. Written by `scripts/generate_protocol_doc.py`: do not edit.
 
-What a broker advertises is the rows below for which it has handlers. "Flexible from" is the first version with compact types
-and tagged fields ([KIP-482](https://cwiki.apache.org/confluence/display/KAFKA/KIP-482)); a dash means that no version has
-them. Why Produce begins at 0, and where the rest comes from, is in [ADR 2](adr/0002-messages.md).
+A broker advertises those rows below for which it has handlers. "Flexible from" is the first version with compact types and
+tagged fields ([KIP-482](https://cwiki.apache.org/confluence/display/KAFKA/KIP-482)); a dash means that no version has them.
+The reason why Produce begins at 0, and the source of the other versions, are in [ADR 2](adr/0002-messages.md).
 
 | key | API | versions | request flexible from | response flexible from | module |
 |---:|---|---|---:|---:|---|

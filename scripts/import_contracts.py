@@ -1,6 +1,6 @@
-"""A contract for import-linter: modules that are pure do not reach what does I/O, directly or through others.
+"""A contract for import-linter: pure modules do not import modules that do I/O, directly or indirectly.
 
-A module is bound by it if `machine` is in its name, or if its docstring claims to be pure: with a sentence that begins with
+It applies to a module if `machine` is in its name, or if its docstring claims to be pure: with a sentence that begins with
 "Pure", or with "A pure machine". "Pure but for …" claims less, and is not checked.
 """
 
@@ -35,7 +35,7 @@ class PureModules(Contract):
     forbidden_modules = fields.ListField(subfield=fields.StringField())
 
     def check(self, graph: grimp.ImportGraph, verbose: bool) -> ContractCheck:
-        # A graph of its own: an import that only a type checker sees brings nothing in when the program runs.
+        # A separate graph, because an import for type checkers only brings nothing in at run time.
         package = self.session_options["root_packages"][0]
         runs = grimp.build_graph(package, include_external_packages=True, exclude_type_checking_imports=True)
         modules = pure_modules(package)

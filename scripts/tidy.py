@@ -1,4 +1,4 @@
-"""Find words that a reader stumbles over, in comments, docstrings, messages and names.
+"""Find words that make a reader stumble, in comments, docstrings, messages and names.
 
     python -m scripts.tidy                       # counts by pattern and by room
     python -m scripts.tidy src/barnabas/client   # each hit in a folder or a file

@@ -148,7 +148,7 @@ def test_value_that_an_update_leaves_alone_does_not_stop_the_stream(uri: str) ->
 
 def test_table_without_a_key_is_refused_before_anything_is_made(uri: str) -> None:
     ask(uri, "CREATE TABLE keyless (id INT, n INT)", "INSERT INTO keyless VALUES (1, 1), (2, 2)")
-    with pytest.raises(DatabaseError, match=r"public\.keyless has no primary key .*Nothing was made"):
+    with pytest.raises(DatabaseError, match=r"public\.keyless has no primary key .*Nothing was created"):
         Stream(uri, "keyless")
     assert ask(uri, "SELECT count(*) FROM pg_publication WHERE pubname = 'barnabas_keyless'") == [(0,)]
     assert ask(uri, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'barnabas_keyless'") == [(0,)]

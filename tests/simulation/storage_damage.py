@@ -8,8 +8,8 @@ from dataclasses import replace
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.storage import names
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log_types import Origin
-from barnabas.broker.storage.segment import IndexUnderRepair
 from barnabas.wire.records import BatchBuilder, end_txn_marker
 from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
 from tests.simulation.disk_life import Life

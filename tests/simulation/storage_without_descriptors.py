@@ -9,9 +9,9 @@ from barnabas.base.errors import LogDirFault, Refused
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.storage import names
 from barnabas.broker.storage.file_handle import FileRange
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import Origin
-from barnabas.broker.storage.segment import IndexUnderRepair
 from tests.simulation.storage_damage import damage
 from tests.simulation.storage_few_descriptors import ScarceWorld
 from tests.simulation.storage_ledger import Promise

@@ -10,23 +10,23 @@ ROOT = Path(__file__).parents[2]
 ROOMS = sorted(path.name for path in (ROOT / "src/barnabas").iterdir() if (path / "__init__.py").exists())
 #: Lines that match a pattern of `scripts.tidy`. Lower a number when you have lowered its count.
 WORDS_MAX = {
-    "src/barnabas/base": 33,
+    "src/barnabas/base": 0,
     "src/barnabas/broker": 809,
-    "src/barnabas/cli": 96,
-    "src/barnabas/client": 101,
+    "src/barnabas/cli": 0,
+    "src/barnabas/client": 0,
     "src/barnabas/services": 1,
-    "src/barnabas/spark": 271,
-    "src/barnabas/testing": 19,
-    "src/barnabas/wire": 17,
-    "src/barnabas/zookeeper": 27,
-    "bench": 37,
-    "scripts": 9,
+    "src/barnabas/spark": 0,
+    "src/barnabas/testing": 2,
+    "src/barnabas/wire": 0,
+    "src/barnabas/zookeeper": 1,
+    "bench": 0,
+    "scripts": 4,
     "tests": 1572,
 }
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 #: Longer than they should be; a module leaves this list when it is split.
-LONG_MODULES = frozenset({"src/barnabas/broker/storage/segment.py", "src/barnabas/broker/storage/manager.py"})
+LONG_MODULES: frozenset[str] = frozenset()
 LONG_FUNCTIONS_MAX = 21
 
 

@@ -1,1 +1,1 @@
-"""Used by all other packages: kinds of integers, failures, the clock, configuration."""
+"""Shared by all other packages: kinds of integers, errors, the clock, configuration."""

@@ -1,6 +1,6 @@
-"""Bugs that end a request and nothing else: counted, and logged with one traceback for each place in the code.
+"""Log bugs that end only one request: count them, and log one traceback for each place in the code.
 
-Whoever finds such a bug can ask for it again and again. A traceback each time would fill the disk.
+A client that has found such a bug can trigger it repeatedly, and a traceback each time would fill the disk.
 """
 
 import logging
@@ -8,7 +8,7 @@ from types import TracebackType
 
 from barnabas.base.metrics.registry import Counter, Registry
 
-#: Places whose traceback is in the log. There are only so many lines that can fail; the bound is for code made at run time.
+#: Bound of places whose traceback is in the log. Source lines are few; the bound is for code that is generated at run time.
 PLACES_MAX = 1_000
 
 
@@ -23,7 +23,7 @@ class BugLog:
         )
 
     def note(self, what: str, error: BaseException) -> None:
-        """`what` failed and gets the error. Everything else goes on."""
+        """Log that `what` failed with the error."""
         self.count.add()
         place = _place(error)
         if place in self._seen or len(self._seen) >= PLACES_MAX:

@@ -6,7 +6,7 @@ from barnabas.base.ids import format_uuid
 
 
 def random_uuid() -> bytes:
-    """A version-4 UUID whose text form never starts with a dash, so that tools do not read it as an option."""
+    """Return a version-4 UUID whose text form never begins with a dash, so that tools do not read it as an option."""
     while True:
         raw = bytearray(os.urandom(16))
         raw[6] = raw[6] & 0x0F | 0x40

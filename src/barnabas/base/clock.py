@@ -1,4 +1,4 @@
-"""Time is injected: production code asks a `Clock`, tests move one by hand."""
+"""Time is injected: production code asks a `Clock`, and tests move one by hand."""
 
 import time
 from typing import Protocol
@@ -6,11 +6,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since the epoch: for timestamps that others see."""
+        """Return wall-clock time in milliseconds since the epoch, for timestamps that leave the process."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back: for time-outs and intervals."""
+        """Return seconds of a clock that never goes back, for timeouts and intervals."""
         ...
 
 

@@ -1,8 +1,7 @@
-"""`kernel`: numba's `njit`, whose machine code is kept on disk, so that a new process compiles nothing.
+"""`kernel`: numba's `njit` with its machine code cached on disk, so that a new process compiles nothing.
 
-Numba keeps it beside the source or in the user's cache directory. Executors of Spark and brokers often may write neither (a
-package installed by root, a container without a home): then a directory of our own under the temporary one serves, and at
-worst none.
+Numba caches beside the source or in the user's cache directory. Spark executors and brokers often may write to neither (a
+package installed by root, a container without a home). Then a directory below the temporary one is used, or else no cache.
 """
 
 import os
@@ -20,12 +19,12 @@ from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., object])
 
-#: Inside a kernel: a 64-bit integer, whatever it was before.
+#: Inside a kernel: converts an integer to 64 bits.
 int64 = cast("Callable[[int], int]", numba.int64)
 
 
 def kernel(function: F) -> F:
-    """Compile at the first call, without the GIL; found again by every later process."""
+    """Compile at the first call, without the GIL. Later processes load the machine code."""
     try:
         return _compiled(function, keep=True)
     except RuntimeError as error:  # numba: "cannot cache function ...: no locator available"
@@ -44,12 +43,12 @@ def kernel(function: F) -> F:
 
 
 def is_kept(function: Callable[..., object]) -> bool:
-    """Whether the machine code of a kernel is found again by the next process."""
+    """Return whether the next process finds the kernel's machine code."""
     return not isinstance(cast(Any, function)._cache, NullCache)
 
 
 def own_cache_dir() -> str | None:
-    """A directory that only this user can write: machine code is run from it. None where that cannot be had."""
+    """Return a directory that only this user can write, because machine code is run from it. None if there is none."""
     path = os.path.join(tempfile.gettempdir(), f"barnabas-numba-{os.getuid()}")
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
@@ -61,7 +60,7 @@ def own_cache_dir() -> str | None:
 
 
 def _compiled(function: F, *, keep: bool) -> F:
-    # Division is never by zero here and offsets may wrap: numpy's rules are the quick ones.
+    # Division is never by zero here and offsets may wrap around, so numpy's rules are right, and fast.
     return cast(F, numba.njit(function, cache=keep, nogil=True, error_model="numpy"))
 
 
@@ -80,6 +79,6 @@ def _copy_bytes(typing, target, target_at, source, source_at, size):  # type: ig
     return signature, generate
 
 
-#: Inside a kernel: `target[target_at : target_at + size] = source[source_at : source_at + size]`, as the C library copies.
-#: Checks nothing. Numba's own slices and loops copy byte by byte, ten times slower.
+#: Inside a kernel: `target[target_at : target_at + size] = source[source_at : source_at + size]` with the C library's memcpy,
+#: without bounds checks. Numba's own slices and loops copy byte by byte, ten times slower.
 copy_bytes = cast("Callable[[NDArray[np.uint8], int, NDArray[np.uint8], int, int], None]", _copy_bytes)

@@ -1,8 +1,8 @@
-"""Failures, of four kinds.
+"""The four kinds of errors.
 
 `Refused` answers a peer with one of Kafka's error codes. `LogDirFault` takes a log directory offline. `BrokenInvariant`
-stops the broker: what is written and what memory says of it may no longer agree. Anything else is a bug that showed before
-anything was written: it ends the request, which is answered with UNKNOWN_SERVER_ERROR, and nothing else.
+stops the broker, because disk and memory may contradict each other. Any other exception is a bug that appeared before
+anything was written: it ends only the request, which is answered with UNKNOWN_SERVER_ERROR.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes, by Kafka's names."""
+    """Kafka's error codes, with Kafka's names."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -151,10 +151,10 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "ErrorCode":
-        return cls.UNKNOWN_SERVER_ERROR  # of a newer broker, which has names for more
+        return cls.UNKNOWN_SERVER_ERROR  # a newer broker may send newer codes
 
 
-#: Codes after which a client may simply try again.
+#: Codes after which a client may try again.
 RETRIABLE = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -194,11 +194,11 @@ RETRIABLE = frozenset(
 
 
 class BarnabasError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class Refused(BarnabasError):
-    """The peer gets `code`, and `message` where the API has room for words."""
+    """Answers the peer with `code`, and with `message` if the API has a field for it."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
@@ -207,11 +207,11 @@ class Refused(BarnabasError):
 
 
 class Malformed(BarnabasError):
-    """Bytes that are not what they claim to be. On a connection: the peer is closed, with a line in the log."""
+    """Malformed bytes. If they came on a connection, the broker closes it and logs a line."""
 
 
 class LogDirFault(BarnabasError):
-    """An I/O error in a log directory: it goes offline with its partitions, the others go on."""
+    """An I/O error in a log directory. The directory goes offline with its partitions; other partitions continue."""
 
     def __init__(self, log_dir: str, cause: OSError) -> None:
         super().__init__(f"log directory {log_dir} failed: {cause}")
@@ -220,23 +220,23 @@ class LogDirFault(BarnabasError):
 
 
 class BrokenInvariant(BarnabasError):
-    """A bug in what is already written. Continuing could write nonsense, so the broker stops."""
+    """A bug that affects written data. To continue could write wrong data, so the broker stops."""
 
 
 class IllegalTransition(BrokenInvariant):
-    """A machine was asked for a step that its state does not allow."""
+    """A state machine received an event that its state does not allow."""
 
 
 class NothingWritten(BarnabasError):
-    """A bug that showed while a request was judged. Nothing was written: it ends the request, not the broker."""
+    """A bug that appeared before a request wrote anything. It ends the request, not the broker."""
 
 
 class ConfigError(BarnabasError):
-    """A setting that cannot be used; the message says which, why, and what would do."""
+    """A setting that cannot be used. The message says which one, why, and what is valid."""
 
 
 def leaves(errors: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    """The exceptions in a group, and in the groups in it."""
+    """Yield the exceptions in a group and its nested groups."""
     for error in errors.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from leaves(error)

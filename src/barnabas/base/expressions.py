@@ -1,15 +1,15 @@
-"""Regular expressions that clients send: RE2's. Their cost is linear, so that nobody can keep a broker busy with one."""
+"""Regular expressions from clients. RE2 evaluates them in linear time, so no client can keep a broker busy with one."""
 
 import re2
 
 
 class BadExpression(ValueError):
-    """Its text says what is wrong."""
+    """An invalid expression; the message says why."""
 
 
 def compile_expression(expression: str) -> "re2._Regexp":
     options = re2.Options()
-    options.log_errors = False  # RE2 writes to stderr unless it is told not to
+    options.log_errors = False  # by default RE2 writes errors to stderr
     try:
         return re2.compile(expression, options)
     except re2.error as error:

@@ -1,16 +1,16 @@
-"""When Python looks for garbage in circles, in a process that serves."""
+"""Settings of Python's cyclic garbage collector for server processes."""
 
 import gc
 from typing import Final
 
-#: A message about thousands of partitions makes as many objects, and with Python's own thresholds each of them has the
-#: whole heap searched for garbage: pauses of a tenth of a second in the middle of a fail-over. Garbage in circles is rare
-#: here, so it is looked for rarely.
+#: A message about thousands of partitions creates as many objects. With Python's default thresholds each message would cause
+#: a collection of the whole heap, with pauses of a tenth of a second in the middle of a fail-over. Cyclic garbage is rare here,
+#: so collections are rare, too.
 _THRESHOLDS: Final = (20_000, 20, 50)
 
 
 def settle() -> None:
-    """Once all is up: what is left of starting up will never be garbage."""
+    """Call after the start: freeze the objects of the start, which never become garbage, and set the thresholds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

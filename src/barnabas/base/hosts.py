@@ -4,9 +4,9 @@ from ipaddress import IPv6Address, ip_address, ip_network
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address belongs to this machine alone."""
+    """Return whether the address can only be reached from this machine."""
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
-        return True  # browsers and resolvers keep these names for this machine
+        return True  # browsers and resolvers reserve these names for this machine
     try:
         return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
@@ -14,7 +14,7 @@ def is_loopback(host: str) -> bool:
 
 
 def network_of(host: str) -> str:
-    """The network of one client: its address; of IPv6 the /64, since one customer of a provider has all of it."""
+    """Return the network of one client: its IPv4 address, or the /64 of its IPv6 address, since a customer has a whole /64."""
     try:
         parsed = ip_address(host.partition("%")[0])
     except ValueError:
@@ -25,7 +25,7 @@ def network_of(host: str) -> str:
 
 
 def bracketed(host: str) -> str:
-    """As it stands before a port: an address of IPv6 is in brackets."""
+    """Return the host as it is written before a port: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

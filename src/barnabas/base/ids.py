@@ -1,4 +1,4 @@
-"""The kinds of integer and name that must not be mixed up."""
+"""Kinds of integers and names that must not be confused."""
 
 import base64
 from typing import NamedTuple, NewType
@@ -11,7 +11,7 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 
-#: 16 raw bytes: what travels on the wire, hashable and free to compare on the hot path.
+#: 16 raw bytes, as on the wire; hashable, and cheap to compare.
 TopicId = NewType("TopicId", bytes)
 
 NO_OFFSET = Offset(-1)
@@ -31,7 +31,7 @@ class TopicPartition(NamedTuple):
 
 
 def format_uuid(raw: bytes) -> str:
-    """Kafka's text form of a UUID: URL-safe base64 without padding."""
+    """Format a UUID as Kafka does: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 

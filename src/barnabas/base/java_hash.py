@@ -1,4 +1,4 @@
-"""The partition of a group or a transactional id in an internal topic. All brokers must agree, so this is Java's hash."""
+"""The partition of a group or a transactional id in an internal topic. It uses Java's hash, so that all brokers agree."""
 
 from functools import lru_cache
 
@@ -14,6 +14,6 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def partition_of(key: str, partitions: int) -> int:
-    """Kafka's `Utils.abs(key.hashCode) % partitions`, in which the absolute value of the least integer is 0."""
+    """Compute Kafka's `Utils.abs(key.hashCode) % partitions`, in which the absolute value of the least integer is 0."""
     value = java_hash(key)
     return 0 if value == -(1 << 31) else abs(value) % partitions

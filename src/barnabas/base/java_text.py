@@ -1,9 +1,9 @@
-"""Numbers as Java prints them, for who compares texts. Pure."""
+"""Numbers as Java prints them, for comparing texts. Pure."""
 
 
 def java_double(value: float) -> str:
-    """`Double.toString`: the fewest digits that tell it apart, at least one after the point, and scientific from 1E7 up and
-    below 1E-3."""
+    """Format as `Double.toString`: the fewest digits that identify the number, at least one after the point, and scientific
+    notation from 1E7 up and below 1E-3."""
     shortest = repr(float(value))
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return shortest

@@ -1,4 +1,4 @@
-"""Log lines that a client cannot forge: a message is one line, whatever names and addresses it contains."""
+"""Log lines that a client cannot forge: each message is one line, whatever names and addresses it contains."""
 
 import datetime
 import json
@@ -6,10 +6,10 @@ import logging
 import os
 from typing import Final, TextIO
 
-#: `text` or `json`. In the environment, because every process has one, and it says how to log before anything else is read.
+#: `text` or `json`. An environment variable, because the log is set up before any settings are read.
 FORMAT_VARIABLE: Final = "BARNABAS_LOG_FORMAT"
 LOG_FORMAT: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
-#: Line ends, escape sequences of terminals, and what else moves the cursor.
+#: Line ends, terminal escape sequences, and other characters that move the cursor.
 _VISIBLE: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t"} | {
     0x2028: "\\u2028",
     0x2029: "\\u2029",
@@ -17,7 +17,7 @@ _VISIBLE: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F
 
 
 class OneLine(logging.Formatter):
-    """Control characters of a message are shown, not printed. A traceback follows in lines that begin with blanks."""
+    """Escapes the control characters of a message. A traceback follows in lines that begin with blanks."""
 
     def __init__(self, format: str = LOG_FORMAT) -> None:
         super().__init__(format)
@@ -32,7 +32,7 @@ class OneLine(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a message, a traceback in it."""
+    """Formats each message as one JSON object that includes the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
@@ -44,15 +44,17 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        # ASCII alone: what moves a cursor is spelled out.
+        # ASCII only, so that characters that move the cursor are escaped.
         return json.dumps(line)
 
 
 def log_to(stream: TextIO, *, level: int, format: str = LOG_FORMAT) -> None:
-    """Set up the process's log, in text by `format`, or as JSON where the environment says so."""
+    """Set up the log of the process: as text in `format`, or as JSON if the environment says so."""
     wanted = os.environ.get(FORMAT_VARIABLE, "text")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if wanted == "json" else OneLine(format))
     logging.basicConfig(level=level, handlers=[handler])
     if wanted not in ("text", "json"):
-        logging.getLogger(__name__).warning("%s=%s is neither text nor json: text it is", FORMAT_VARIABLE, wanted)
+        logging.getLogger(__name__).warning(
+            "%s=%s is not valid, logging as text: use text or json", FORMAT_VARIABLE, wanted
+        )

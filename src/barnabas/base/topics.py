@@ -1,4 +1,4 @@
-"""What a topic may be called, and which topics are the broker's own."""
+"""Valid names of topics, and the names of the broker's own topics."""
 
 import re
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 #: Reports of Spark queries, for the console. An ordinary topic.
 PIPELINES_TOPIC: Final = "__barnabas_pipelines"
-#: What tiered storage knows of its segments.
+#: Metadata of the segments in tiered storage.
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
-#: Which topics are tables, too. An ordinary topic.
+#: The topics that are also kept as tables. An ordinary topic.
 TABLES_TOPIC: Final = "__barnabas_tables"
-#: KRaft's own, in whose directory a broker finds no log of its kind. Nobody may make a topic of that name.
+#: KRaft's topic. Its log has another format, so no client can create a topic with this name.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
-#: Whose number of partitions says where what is in them is found.
+#: Topics whose number of partitions must not change, because it determines the partition of each key.
 FIXED_TOPICS: Final = INTERNAL_TOPICS | {REMOTE_LOG_METADATA_TOPIC}
 
-#: Room for the partition number and the suffixes of a directory name.
+#: Leaves room for the partition number and the suffixes of a directory name.
 NAME_LENGTH_MAX: Final = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -30,7 +30,7 @@ def is_internal(topic: str) -> bool:
 
 
 def check_topic_name(name: str) -> None:
-    """:raises Refused: INVALID_TOPIC_EXCEPTION, for a name that no topic can have."""
+    """:raises Refused: INVALID_TOPIC_EXCEPTION, if no topic can have this name."""
     if not name:
         wrong = "the empty string is not allowed"
     elif name in (".", ".."):
@@ -45,10 +45,10 @@ def check_topic_name(name: str) -> None:
 
 
 class NewInternalTopic(NamedTuple):
-    """What the topic looks like when it is made."""
+    """The partitions, replicas and settings of an internal topic that is to be created."""
 
     partitions: int
     replication_factor: int
     settings: Mapping[str, str]
-    #: Begins the names of the broker's settings that say so.
+    #: Prefix of the broker settings that give these values.
     prefix: str

@@ -1,26 +1,26 @@
-"""The words of Kafka's protocol that have numbers, each in one place: brokers, clients, tools and Spark all use these."""
+"""Constants of Kafka's protocol, each defined once for brokers, clients, tools and Spark."""
 
 from enum import IntEnum
 from typing import Final
 
-#: `isolation.level`, as Fetch and ListOffsets number it.
+#: `isolation.level`, numbered as in Fetch and ListOffsets.
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
-#: Times that are none: what ListOffsets takes instead of a timestamp.
+#: Special values that ListOffsets takes instead of a timestamp.
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
-#: What `auto.offset.reset` may say, and the time that ListOffsets knows it by.
+#: The values of `auto.offset.reset`, and the special timestamp of ListOffsets that each means.
 OFFSET_RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class AclOperation(IntEnum):
-    """What an entry allows or denies; `ANY` stands in filters, `ALL` in entries."""
+    """The operation that an entry allows or denies; `ANY` appears only in filters, `ALL` in entries."""
 
     UNKNOWN = 0
     ANY = 1
@@ -39,12 +39,12 @@ class AclOperation(IntEnum):
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
 
-    # Enum's own is a call into Python, and every authorization hashes one.
+    # Enum's own hash is a call into Python, and every authorization hashes an operation.
     __hash__ = int.__hash__
 
     @classmethod
     def _missing_(cls, value: object) -> "AclOperation":
-        return cls.UNKNOWN  # of a newer cluster
+        return cls.UNKNOWN  # a newer cluster may have more
 
 
 class AclResourceType(IntEnum):
@@ -60,14 +60,14 @@ class AclResourceType(IntEnum):
     __hash__ = int.__hash__
 
 
-#: What entries are about: `ANY` stands in filters only.
+#: The resource types of entries; `ANY` appears only in filters.
 ACL_RESOURCES: Final = tuple(each for each in AclResourceType if each > AclResourceType.ANY)
-#: What can be asked for; an entry may say `ALL` instead.
+#: The operations that a request can need; an entry may have `ALL` instead.
 ACL_OPERATIONS: Final = tuple(each for each in AclOperation if each > AclOperation.ALL)
 
 
 class PatternType(IntEnum):
-    """How an entry's resource name is meant. `ANY` and `MATCH` (whatever applies to a name) stand in filters only."""
+    """How an entry's resource name is matched. `ANY` and `MATCH` (all that apply to a name) appear only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -76,7 +76,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-#: What stands in entries.
+#: The pattern types of entries.
 ACL_PATTERNS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
 
 
@@ -91,7 +91,7 @@ ACL_PERMISSIONS: Final = (Permission.DENY, Permission.ALLOW)
 
 
 class ConfigResourceType(IntEnum):
-    """Whose settings DescribeConfigs and AlterConfigs are about."""
+    """The kind of resource in DescribeConfigs and AlterConfigs."""
 
     TOPIC = 2
     BROKER = 4
@@ -101,7 +101,7 @@ class ConfigResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a setting's value comes from."""
+    """The source of a setting's value."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -115,11 +115,11 @@ class ConfigSource(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "ConfigSource":
-        return cls.UNKNOWN  # of a newer cluster
+        return cls.UNKNOWN  # a newer cluster may have more
 
 
 class AlterOperation(IntEnum):
-    """What IncrementalAlterConfigs does to a setting."""
+    """The change that IncrementalAlterConfigs makes to a setting."""
 
     SET = 0
     DELETE = 1
@@ -128,7 +128,7 @@ class AlterOperation(IntEnum):
 
 
 class SecurityProtocol(IntEnum):
-    """The numbers are those in ZooKeeper and in UpdateMetadata."""
+    """Numbered as in ZooKeeper and UpdateMetadata."""
 
     PLAINTEXT = 0
     SSL = 1
@@ -144,8 +144,8 @@ class SecurityProtocol(IntEnum):
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
-#: By their numbers.
+#: Sorted by number.
 SECURITY_PROTOCOLS: Final = tuple(each.name for each in SecurityProtocol)
 
-#: Kafka 4's name of the feature of KIP-890: 2 is an epoch bump per transaction.
+#: Kafka 4's name of KIP-890's feature: at level 2 the epoch rises with every transaction.
 TRANSACTION_VERSION: Final = "transaction.version"

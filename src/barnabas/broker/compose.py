@@ -1,8 +1,8 @@
-"""One broker: the composition root, the only module that knows everyone.
+"""One broker: the composition root, the only module that knows all parts.
 
-`Broker.run` is its life: take the ports, find the cluster, open the logs, register, serve, and, when told to stop, hand
-leadership over, flush, mark the shutdown as clean. Every task has the broker's task group as its parent; one that fails
-ends the broker, before it can write nonsense.
+`Broker.run` is its life: bind the ports, find the cluster, open the logs, register, serve, and, after `stop`, hand leadership
+over, flush, and mark the shutdown as clean. Every task is a child of the broker's task group; a task that fails ends the
+broker, before the broker can write wrong data.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = TypeVar("P", bound=Plugin)
 
-#: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
+#: `min.incremental.fetch.session.eviction.ms`, which is fixed in Kafka, too.
 FETCH_SESSION_EVICTION_MS = 120_000
 
 
@@ -116,7 +116,7 @@ class Broker:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def run(self, on_ready: Callable[["Broker"], None] = lambda broker: None) -> None:
-        """Until `stop` is called. Raises what ended it, if it was not that."""
+        """Run until `stop` is called. Raises the error that ended the broker, if any."""
         loop = asyncio.get_running_loop()
         for line in [*broker_notices(self.dynamic.static), *volatile_log_dirs(self.config.log_dirs)]:
             log.warning("%s", line)
@@ -140,7 +140,7 @@ class Broker:
             raise self._fatal
 
     def stop(self) -> None:
-        """Begin a clean stop. Twice does no harm."""
+        """Begin a clean stop. A second call does no harm."""
         self._stop.set()
 
     @property
@@ -150,7 +150,7 @@ class Broker:
     def die(self, *, closes_session: bool = False) -> None:
         """End like a process that is killed, for tests that run brokers in their own process: connections break now, nothing
         more reaches the disk, ZooKeeper keeps the session until it expires. The broker still closes its files and threads.
-        `closes_session`: nobody is left whom the session could mislead, and closing it is quicker.
+        `closes_session`: no other broker is left that the session could mislead, and closing it is quicker.
         """
         assert self._faults is not None, "only a broker with fault points can end so"
         self._faults.is_dead = True
@@ -162,9 +162,11 @@ class Broker:
         self._stop.set()
 
     def fail(self, error: BaseException) -> None:
-        """Something is broken that cannot be worked around: stop, and say why."""
+        """Stop because of an error that cannot be worked around, and log it."""
         if self._fatal is None:
-            log.critical("stopping because of %s: %s", type(error).__name__, error)
+            log.critical(
+                "[broker] stopping because of %s, restart it after solving this: %s", type(error).__name__, error
+            )
             self._fatal = self.health.fatal = error
         self._stop.set()
 
@@ -268,7 +270,7 @@ class Broker:
     # -- the parts ----------------------------------------------------------------------------------------------------
 
     def _assemble(self) -> None:
-        """In the order of who needs whom: the cluster, the replicas, the coordinators, the handlers."""
+        """Build the parts in the order of their dependencies: the cluster, the replicas, the coordinators, the handlers."""
         config = self.config
         self._assemble_membership()
         self._assemble_replication()
@@ -287,7 +289,7 @@ class Broker:
         self._build_features(config)
         self.dynamic.subscribe_topics(self._topic_settings_changed)
         self.dynamic.subscribe(self._settings_changed)
-        self._settings_changed(config, config)  # these parts were made before ZooKeeper was asked
+        self._settings_changed(config, config)  # these parts were built before ZooKeeper's settings were read
         self.pipeline.handlers.update(
             build_handlers(
                 self.context,
@@ -440,14 +442,14 @@ class Broker:
     # -- settings -----------------------------------------------------------------------------------------------------
 
     def _settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        """Parts that keep a copy of a setting. The others read `self.config` when it matters, or subscribe themselves."""
+        """Update parts that copy a setting. The others read `self.config` when they need it, or subscribe themselves."""
         self.serving.settings_changed(before, after)
         self._pool.resize(after.background_threads)
         for plugin in self.plugins:
             plugin.settings_changed(before, after)
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
-        """`topic` is empty if every topic's settings may have changed."""
+        """Update parts after a change of topic settings. `topic` is empty if those of every topic may have changed."""
         self.logs.topic_settings_changed(topic, config)
         self.controller.topic_settings_changed(topic, config)
         self.replicas.topic_settings_changed(topic)
@@ -471,10 +473,10 @@ class Broker:
     async def _serve(self) -> None:
         if self._faults is not None:
             await self._open_fault_points(self._faults)
-        # Nobody is served before the epoch of this life is known: a controller that takes the former life for alive would
-        # make this broker leader in an old epoch, without the records that a power cut took. Who connects meanwhile waits.
+        # Clients wait until the epoch of this registration is known: a controller that takes the former process for alive would
+        # make this broker leader in an old epoch, without the records that a power cut took.
         await self._unless_stopped(self.session.outlive(self.registrar.register))
-        # Clients keep what a broker says of features for as long as they are connected.
+        # Clients remember a broker's features for as long as they are connected: read them first.
         self.features.on_change = lambda: self._spawn(self._refresh_features(), "cluster features")
         self.features.on_returned = self.broker_connections.brokers_returned
         await self.features.refresh()
@@ -502,7 +504,7 @@ class Broker:
             plugin.cluster_features_changed()
 
     async def _watch_controller(self) -> None:
-        """A controller that cannot go on, or a broker that cannot register again, ends the broker."""
+        """End the broker if the controller fails, or if the broker cannot register again."""
         assert self.controller.failed is not None
         try:
             await self.controller.failed
@@ -510,8 +512,8 @@ class Broker:
             self.fail(error)
 
     async def _give_up_start(self) -> None:
-        """Told to stop before this broker had a place in the cluster: nobody was served, and there is nothing to hand over."""
-        log.info("stopping while starting")
+        """Stop before this broker had joined the cluster: no client was served, and there is nothing to hand over."""
+        log.info("[broker] stopping while starting")
         self.server.stop_accepting()
         self.server.close_all()
         self.metrics_server.stop()
@@ -527,7 +529,11 @@ class Broker:
             if self.session.is_connected:
                 await self.controller_client.hand_over()
             else:
-                log.warning("ZooKeeper at %s is away: nobody can take over what this broker leads", self.session.hosts)
+                log.warning(
+                    "[broker] ZooKeeper at %s does not answer, stopping without a hand-over: its partitions have no leader "
+                    "until ZooKeeper is back",
+                    self.session.hosts,
+                )
         self.health.enter(Phase.SHUTTING_DOWN)
         self.server.stop_accepting()
         self.replication.fetchers.stop()
@@ -563,7 +569,7 @@ class Broker:
         await self.cleaner.stop()
         await self._threads.drain()
         for partition in self.replicas:
-            partition.log = None  # nobody who still runs may write while the logs are closed
+            partition.log = None  # parts that still run must not write while the logs are closed
         if self._is_dead:
             self.logs.abandon()
         else:

@@ -1,7 +1,7 @@
-"""A broker as a process: settings from a file, signals, one line when it is ready, an exit code.
+"""A broker as a process: settings from a file, signals, one line when it is ready, and an exit code.
 
-`python -m barnabas.broker.process FILE [k=v]… [--control SOCKET]` is what `barnabas up` and the tests start: no command-line
-library is loaded. `--control` opens the socket for faults on purpose, and is for tests only.
+`barnabas up` and the tests start `python -m barnabas.broker.process FILE [k=v]… [--control SOCKET]`, which loads no
+command-line library. `--control` opens the socket for fault injection, and is for tests only.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from barnabas.wire.versions import api_named
 
 log = logging.getLogger(__name__)
 
-#: What the first requests of any client need.
+#: The APIs of the first requests of any client.
 WARM_APIS = ("ApiVersions", "Metadata", "Produce", "Fetch", "LeaderAndIsr", "UpdateMetadata", "CreateTopics")
 
 
@@ -80,16 +80,16 @@ async def _run_until_signal(properties: Mapping[str, str], control_path: str | N
 
 
 def _announce(broker: Broker) -> None:
-    """One line, when clients may come."""
+    """Print one line when the broker serves clients."""
     garbage.settle()
     where = ",".join(str(endpoint) for endpoint in broker.registrar.registration.endpoints)
     metrics = f" metrics={broker.metrics_server.url}" if broker.metrics_server.port >= 0 else ""
     print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}{metrics}", flush=True)  # noqa: T201
-    log.info("broker %d of cluster %s serves at %s", broker.broker_id, broker.cluster_id, where)
+    log.info("[broker %d] of cluster %s serves at %s", broker.broker_id, broker.cluster_id, where)
 
 
 def warm_up() -> None:
-    """Load what the first requests of any client need, so that forked brokers share it."""
+    """Load the message classes of any client's first requests, so that forked brokers share them."""
     for name in WARM_APIS:
         api = api_named(name)
         codec.reader(api.request_class, api.max_version)

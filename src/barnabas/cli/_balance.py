@@ -1,8 +1,8 @@
-"""Where replicas and leaders should be: a proposal that balances brokers. Pure.
+"""Propose places for replicas and leaders so that brokers are balanced. Pure.
 
-First what must hold: no replica on a broker that is drained, none twice on one broker, as many racks as there can be.
-Then what is better: bytes, traffic and number of replicas alike on all brokers, by the moves that gain most for what they copy.
-Last the leaders, which move without copying: as many, and as much traffic, on each broker.
+Constraints first: no replica on a drained broker, no two replicas on one broker, and as many racks as possible.
+Improvements second: bytes, traffic and replica counts become even on all brokers, by the moves that gain most for the bytes
+that they copy. Leaders last, since they move without copying: even in number and traffic on each broker.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +12,9 @@ from typing import Final
 from barnabas.base.errors import BarnabasError
 from barnabas.base.ids import TopicPartition
 
-#: A broker this much above or below the mean is left alone.
+#: A broker that is at most this share above or below the mean is not changed.
 TOLERANCE: Final = 0.1
-#: What an improvement must be worth, of the whole, to be made.
+#: The least gain, as a share of the whole, for which a replica is moved.
 _GAIN_MIN: Final = 1e-6
 
 
@@ -24,10 +24,10 @@ class NoPlace(BarnabasError):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    #: The preferred leader first.
+    #: Begins with the preferred leader.
     replicas: tuple[int, ...]
     bytes: int = 0
-    #: Bytes a second that are written to it.
+    #: Bytes per second written to it.
     rate: float = 0.0
 
 
@@ -43,11 +43,11 @@ class _Load:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    #: New replicas of partitions that change, the preferred leader first.
+    #: New replicas of the partitions that change; each list begins with the preferred leader.
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     #: Bytes that will be copied between brokers.
     bytes: int = 0
-    #: Replicas that are new on their broker.
+    #: Replicas that their broker does not have yet.
     moves: int = 0
     #: Partitions whose preferred leader changes.
     leaders: int = 0
@@ -61,9 +61,9 @@ def propose(
     moves_max: int | None = None,
     only_drain: bool = False,
 ) -> Proposal:
-    """`racks` has all live brokers. `only_drain`: what must move, and nothing else. `moves_max` bounds improvements.
+    """`racks` has all live brokers. `only_drain`: move only what must move. `moves_max` bounds improvements.
 
-    :raises NoPlace: if a partition has more replicas than there are brokers left.
+    :raises NoPlace: if a partition has more replicas than there are remaining brokers.
     """
     leaving = frozenset(drain)
     plan = _Plan(partitions, {broker: rack for broker, rack in racks.items() if broker not in leaving})
@@ -87,8 +87,8 @@ class _Plan:
         total = [sum(values) for values in zip(*(self._size(where) for where in partitions), strict=True)] or [0.0] * 3
         counts = [len(partition.replicas) for partition in partitions.values()]
         copies = sum(counts) / len(counts) if counts else 1.0
-        #: What each broker would have of bytes, traffic and replicas, were all alike. At least 1: nothing is divided by 0.
-        self._means = tuple(max(1.0, each * copies / max(1, len(racks))) for each in total)
+        #: Bytes, traffic and replicas of each broker if all were equal. At least 1, to avoid division by 0.
+        self._means = tuple(max(1.0, value * copies / max(1, len(racks))) for value in total)
 
     def _size(self, where: TopicPartition) -> tuple[float, float, float]:
         partition = self._partitions[where]
@@ -103,10 +103,10 @@ class _Plan:
             load.replicas += sign
 
     def _cost(self, broker: int, extra: Sequence[float] = (0.0, 0.0, 0.0)) -> float:
-        """Squares of shares: two brokers at the mean cost less than one at nothing and one at twice the mean."""
+        """Sum the squares of shares: two brokers at the mean cost less than one at zero and one at twice the mean."""
         load = self._loads[broker].of()
         return sum(
-            float(((each + more) / mean) ** 2) for each, more, mean in zip(load, extra, self._means, strict=True)
+            float(((value + more) / mean) ** 2) for value, more, mean in zip(load, extra, self._means, strict=True)
         )
 
     def _gain(self, where: TopicPartition, source: int | None, target: int) -> float:
@@ -123,12 +123,12 @@ class _Plan:
         self._add(where, target, 1)
 
     def _rack_crowd(self, replicas: Iterable[int]) -> int:
-        """Replicas that share a rack with another; brokers without a rack are racks of their own."""
+        """Count replicas that share a rack with another one; each broker without a rack is its own rack."""
         racks = [self._racks.get(broker) or f"broker {broker}" for broker in replicas]
         return len(racks) - len(set(racks))
 
     def _targets(self, where: TopicPartition, source: int) -> list[int]:
-        """Brokers that could take the replica from `source` without crowding racks more than any other would."""
+        """Return brokers that could take the replica from `source` and crowd racks no more than any other would."""
         others = [broker for broker in self._now[where] if broker != source]
         free = [broker for broker in self._racks if broker not in others and broker != source]
         crowds = {broker: self._rack_crowd([*others, broker]) for broker in free}
@@ -138,7 +138,7 @@ class _Plan:
     # -- steps --
 
     def place(self, leaving: frozenset[int]) -> None:
-        """Replicas of brokers that are drained, largest first: they are the hardest to place well."""
+        """Place the replicas of drained brokers, largest first, because these are the hardest to place well."""
         stranded = [
             (where, broker) for where, replicas in self._now.items() for broker in replicas if broker in leaving
         ]
@@ -174,10 +174,10 @@ class _Plan:
         return True
 
     def even_out(self, moves_max: int | None) -> None:
-        """One move at a time, from the broker that costs most, while it helps."""
-        made = 0
+        """Move one replica at a time away from the most expensive broker, as long as that helps."""
+        moved = 0
         settled: set[int] = set()
-        while moves_max is None or made < moves_max:
+        while moves_max is None or moved < moves_max:
             loaded = [broker for broker in self._racks if broker not in settled and self._is_above(broker)]
             if not loaded:
                 return
@@ -188,18 +188,18 @@ class _Plan:
                 continue
             self._move(best[0], source, best[1])
             settled.clear()
-            made += 1
+            moved += 1
 
     def _is_above(self, broker: int) -> bool:
         load = self._loads[broker].of()
         # One replica more or less is no imbalance.
         return any(
-            each > mean * (1 + TOLERANCE) and (place < 2 or each >= mean + 1)
-            for place, (each, mean) in enumerate(zip(load, self._means, strict=True))
+            value > mean * (1 + TOLERANCE) and (place < 2 or value >= mean + 1)
+            for place, (value, mean) in enumerate(zip(load, self._means, strict=True))
         )
 
     def _best_move(self, source: int) -> tuple[TopicPartition, int] | None:
-        """The move with most gain for the bytes that it copies."""
+        """Return the move with the highest gain for the bytes that it copies."""
         best, best_value = None, 0.0
         for where, replicas in self._now.items():
             if source not in replicas:
@@ -216,7 +216,8 @@ class _Plan:
         return best
 
     def share_leadership(self, only_of: frozenset[int] | None) -> None:
-        """As many leaders on each broker, and as much traffic, by the order of replicas. `only_of`: what these led."""
+        """Even out leaders and their traffic over brokers by reordering replicas. `only_of`: only partitions led by these
+        brokers."""
         led = {broker: [0.0, 0.0] for broker in self._racks}
         for where, replicas in self._now.items():
             if replicas[0] in led:
@@ -226,7 +227,7 @@ class _Plan:
         def gain(where: TopicPartition, broker: int) -> float:
             source, target = led[self._now[where][0]], led[broker]
             moved = (1.0, self._partitions[where].rate)
-            # Of the squares of shares, before less after.
+            # The sum of squared shares before the move, minus the sum after it.
             return sum(
                 2 * more * (a - b - more) / mean**2
                 for a, b, more, mean in zip(source, target, moved, means, strict=True)

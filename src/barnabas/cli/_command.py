@@ -1,4 +1,4 @@
-"""Shared by all sub-commands: parsing options as Kafka's tools do, and reporting failures."""
+"""Shared by all commands: parse options as Kafka's tools do, and report failures."""
 
 import functools
 import os
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class UsageError(BarnabasError):
-    """Options that do not go together; the message says what would do."""
+    """Options that do not go together. The message says what would work."""
 
 
 #: Control characters but for line ends and tabs, and those that reverse the direction of text.
@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def complain(line: str) -> None:
-    """One line on stderr, and lines of a log below it. On a terminal that is too narrow, each is folded between words."""
+    """Write one line to stderr, with log lines below it. On a narrow terminal, fold it between words."""
     lines = line.split("\n")
     if sys.stderr.isatty():
         lines = [printable(each) for each in lines]
@@ -45,7 +45,8 @@ def complain(line: str) -> None:
 
 
 def failing_well(function: Callable[P, T]) -> Callable[P, T]:
-    """One line on stderr and exit 1 for a failure, 130 for Ctrl-C, silence for a closed pipe; a traceback only for a bug."""
+    """Report a failure in one line on stderr with exit 1, Ctrl-C with exit 130, a closed pipe silently, a bug with a
+    traceback."""
 
     @functools.wraps(function)
     def command(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -57,7 +58,7 @@ def failing_well(function: Callable[P, T]) -> Callable[P, T]:
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:
-            # The reader (`head`, a pager) has gone. Nothing more can be said on stdout, not even at exit.
+            # The reader (`head`, a pager) has closed the pipe, so nothing more can be written to stdout, not even at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
 
@@ -84,7 +85,7 @@ def normalise(
     no_value: str,
     rewrites: Mapping[str, Sequence[str]] | None = None,
 ) -> list[str]:
-    """Abbreviated options in full; `no_value` after an option that may go without a value and does; `rewrites` carried out."""
+    """Complete abbreviated options, insert `no_value` where an optional value is missing, and apply `rewrites`."""
     out: list[str] = []
     for index, arg in enumerate(args):
         if arg == "--":

@@ -1,6 +1,6 @@
-"""Completion of names that only a cluster knows: topics, groups, brokers.
+"""Complete names that only the cluster knows: topics, groups, brokers.
 
-A shell asks while a person waits: whatever goes wrong, or takes longer than a moment, offers nothing.
+A person waits for the completion, so any failure or delay offers no names.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def _brokers(cluster: "AsyncClient") -> Iterable[str]:
 
 
 _ENTITIES: Final[dict[str, Names]] = {"topics": _topics, "groups": _groups, "brokers": _brokers}
-#: By option, whatever the tool.
+#: By option, for all tools.
 _OPTIONS: Final[dict[str, Names]] = {
     "--topic": _topics,
     "--group": _groups,
@@ -43,17 +43,17 @@ _OPTIONS: Final[dict[str, Names]] = {
     "--id": _brokers,
 }
 
-#: Arguments, by what they are called in the usage.
+#: Arguments, by their name in the usage.
 _ARGUMENTS: Final[dict[str, Names]] = {"ID": _brokers}
-#: Parameters of commands that take a file with settings of the client.
+#: Parameters that name a file with client settings.
 _FILES: Final = ("command_config", "consumer_config_file", "producer_config_file", "admin_config")
 
 
 def offer_names(command: Callable[..., Any]) -> None:
-    """Options of a command that name what a cluster has get completion by asking it."""
+    """Add completion to the options of a command whose values are names in the cluster."""
     for hint in get_type_hints(command, include_extras=True).values():
         for info in get_args(hint)[1:]:
-            # Where typer is told no default, it keeps the first name as such.
+            # If typer gets no default, it takes the first name as the default.
             names = {getattr(info, "default", None), *(getattr(info, "param_decls", None) or ())}
             known = sorted(name for name in names if name in _OPTIONS)
             if known:

@@ -1,4 +1,4 @@
-"""How console-consumer prints a record: Kafka's DefaultMessageFormatter, by its properties."""
+"""Print records as console-consumer does: Kafka's DefaultMessageFormatter with its properties."""
 
 import struct
 import uuid
@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from barnabas.base.ids import TopicPartition
+from barnabas.base.names import did_you_mean
 from barnabas.cli._command import UsageError
 from barnabas.cli._tool import warn
-from barnabas.client import names
 from barnabas.wire.record_batch import LOG_APPEND_TIME, BatchHeader
 from barnabas.wire.records import Record
 
-#: What is written for a record.
+#: Returns the bytes to write for a record.
 Formatter = Callable[[TopicPartition, BatchHeader, Record], bytes]
 _Deserializer = Callable[[bytes], bytes]
 
 
 def formatter_of(name: str, properties: Mapping[str, str]) -> Formatter:
-    """By Kafka's class name, with or without its package."""
+    """Return the formatter for Kafka's class name, with or without its package."""
     simple = name.rpartition(".")[2].removesuffix("MessageFormatter").lower()
     if simple == "default":
         return _default(properties)
@@ -56,7 +56,7 @@ def _default(properties: Mapping[str, str]) -> Formatter:
     for name in properties:
         if name not in _PROPERTIES and not name.startswith(("key.deserializer.", "value.deserializer.")):
             warn(
-                f"--property {name} is not a property of the formatter and is ignored{names.nearest(name, _PROPERTIES)}"
+                f"--property {name} is not a property of the formatter and is ignored{did_you_mean(name, _PROPERTIES)}"
             )
 
     def flag(name: str, default: bool = False) -> bool:
@@ -107,7 +107,7 @@ _NUMBERS = {"Integer": ">i", "Long": ">q", "Short": ">h", "Float": ">f", "Double
 
 
 def _deserializer(name: str | None) -> _Deserializer:
-    """Kafka's own deserializers, by class name."""
+    """Return the function for one of Kafka's own deserializers, by class name."""
     if name is None:
         return _as_it_is
     simple = name.rpartition(".")[2].removesuffix("Deserializer")
@@ -119,7 +119,7 @@ def _deserializer(name: str | None) -> _Deserializer:
         return lambda data: b"true" if data == b"\x01" else b"false"
     if simple in _NUMBERS:
         return _number(simple, struct.Struct(_NUMBERS[simple]))
-    raise UsageError(f"{name} is a Java class that cannot be loaded here; Kafka's own deserializers can be named")
+    raise UsageError(f"{name} is a Java class that cannot be loaded here: use one of Kafka's own deserializers")
 
 
 def _number(name: str, layout: struct.Struct) -> _Deserializer:

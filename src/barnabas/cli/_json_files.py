@@ -1,4 +1,4 @@
-"""Reads the JSON files that Kafka's tools take. Errors are one line."""
+"""Read the JSON files that Kafka's tools take, with errors of one line."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def parse_json(text: str, *, what: str) -> dict[str, Any]:
 
 
 def field(entry: object, name: str, kind: type | tuple[type, ...], *, what: str) -> Any:
-    """A field that must be there and of that type."""
+    """Return a required field, checked for its type."""
     if not isinstance(entry, dict) or name not in entry:
         raise UsageError(f"{what}: the field {name!r} is missing in {json.dumps(entry)}")
     value = entry[name]

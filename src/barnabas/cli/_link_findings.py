@@ -1,4 +1,4 @@
-"""What of a source carries over through a link, what does not, and what to do: from what was seen to findings, no I/O."""
+"""Turn the observations of a source into findings: data that a link carries over, data that it cannot, and advice. No I/O."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
@@ -9,14 +9,15 @@ from barnabas.base.config.topic import validate_topic_config
 from barnabas.base.errors import BarnabasError
 from barnabas.base.words import AclOperation, PatternType
 from barnabas.cli._link_source import Source, SourceTopic, Target
+from barnabas.cli._words import size_text
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.services.doctor.finding import Finding, Severity, count, some
 from barnabas.wire.versions import api_named
 
-#: The first Fetch with record batches as they are kept today (0.11).
+#: The first Fetch version with today's record batches (0.11).
 _FETCH_OF_BATCHES: Final = 4
-#: Metadata with topic ids (2.8).
+#: The first Metadata version with topic ids (2.8).
 _METADATA_WITH_IDS: Final = 10
 _MAGIC_OF_BATCHES: Final = 2
 _TIERED: Final = "remote.storage.enable"
@@ -24,7 +25,7 @@ SHARE, STREAMS, CONSUMER = "Share", "Streams", "Consumer"
 
 
 class Row(NamedTuple):
-    """One line of what there is, and what becomes of it."""
+    """One kind of data at the source, and whether a link carries it over."""
 
     what: str
     found: str
@@ -167,16 +168,16 @@ def _topic_settings(subject: str, settings: dict[str, str], carried: Collection[
     if unknown:
         yield Finding(
             Severity.WARNING, "unknown-setting", subject, f"has settings that barnabas does not: {some(unknown)}",
-            "check that nobody needs them; the mirror does not have them",
+            "check that no client needs them; the mirror does not have them",
         )  # fmt: skip
-    left = [name for name in settings if name in TOPIC_SETTINGS and name not in carried]
-    idle = [name for name in left if TOPIC_SETTINGS[name].no_effect]
+    uncarried = [name for name in settings if name in TOPIC_SETTINGS and name not in carried]
+    idle = [name for name in uncarried if TOPIC_SETTINGS[name].no_effect]
     if idle and any(settings[name] != "false" for name in idle):
         yield Finding(
             Severity.NOTE, "setting-without-effect", subject, f"settings have no effect here: {some(idle)}",
             f"nothing: {TOPIC_SETTINGS[idle[0]].no_effect}",
         )  # fmt: skip
-    if behind := [name for name in left if name not in idle]:
+    if behind := [name for name in uncarried if name not in idle]:
         yield Finding(
             Severity.NOTE, "setting-left-behind", subject, f"a link leaves these settings behind: {some(behind)}",
             "set them on the mirror, or name them in link.topic.configs",
@@ -220,7 +221,7 @@ def _groups_and_state(source: Source) -> Iterable[Finding]:
         yield Finding(
             Severity.NOTE, "open-transactions", "source", f"{count(len(ids), 'open transaction')}: {some(ids)}",
             "stop these producers before the promotion",
-            means="a promotion aborts what is open then; transactional ids start anew with initTransactions",
+            means="a promotion aborts what is open then; transactional ids start again with initTransactions",
         )  # fmt: skip
 
 
@@ -340,12 +341,8 @@ def _room(source: Source, target: Target) -> Iterable[Finding]:
     if needed > sum(known):
         yield Finding(
             Severity.ERROR, "no-room", "target",
-            f"{megabytes(needed)} are needed for all replicas, {megabytes(sum(known))} are free", "make room, or link less",
+            f"{size_text(needed)} are needed for all replicas, {size_text(sum(known))} are free", "make room, or link less",
         )  # fmt: skip
-
-
-def megabytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def judge(source: Source, target: Target | None) -> list[Finding]:

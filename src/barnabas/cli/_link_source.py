@@ -1,4 +1,4 @@
-"""What a source has that a link would bring here, or could not: one look through its protocol. It changes nothing."""
+"""Read from a source what a link would carry over, or could not. Reads only, through Kafka's protocol."""
 
 import asyncio
 import time
@@ -36,31 +36,31 @@ from barnabas.wire.record_batch import MAGIC_AT
 
 T = TypeVar("T")
 
-#: In authorized operations: the broker did not say.
+#: Value of authorized operations if the broker did not report them.
 _NOT_SAID: Final = -(2**31)
-#: Enough to see the rate of one connection, and no burden to the source.
+#: Large enough to measure one connection's rate, small enough not to burden the source.
 _SAMPLE_BYTES: Final = 32 << 20
 _SAMPLE_S: Final = 3.0
-#: Topics whose beginning is read at once.
+#: How many topics are probed at the same time.
 _PROBES: Final = 8
 
 
 @dataclass(slots=True)
 class SourceTopic:
     info: TopicInfo
-    #: Set on the topic itself, by name. None: the given user may not see them.
+    #: Settings of the topic itself, by name. None: the given user may not see them.
     settings: dict[str, str] | None = None
-    #: What the given user may do. None: the broker does not say.
+    #: The operations that the given user may do. None: the broker does not report them.
     operations: frozenset[AclOperation] | None = None
     #: First and next offset, by partition.
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: Partitions whose first records are in remote storage.
     remote: int = 0
-    #: On the leaders' disks. None: the given user may not see it, or the service hides it.
+    #: Bytes on the leaders' disks. None: the given user may not see them, or the service hides them.
     size_bytes: int | None = None
-    #: Of the oldest batch that was read; -1 where there was none.
+    #: Format version of the oldest batch; -1 if no batch was read.
     magic: int = -1
-    #: Why its first records cannot be read.
+    #: Why the first records cannot be read; empty if they can.
     unreadable: str = ""
 
     @property
@@ -70,12 +70,12 @@ class SourceTopic:
 
 @dataclass(slots=True)
 class Source:
-    """Parts that could not be read are None, and `unread` says why."""
+    """Everything that was read. A part that could not be read is None, and `unread` has the reason."""
 
     cluster_id: str = ""
     brokers: dict[int, BrokerVersions] = field(default_factory=dict)
     topics: dict[str, SourceTopic] = field(default_factory=dict)
-    #: The settings that mirrors take over.
+    #: The settings that mirrors copy.
     topic_configs: Sequence[str] = DEFAULT_TOPIC_CONFIGS
     groups: list[GroupListing] | None = None
     acls: dict[ResourcePattern, list[Ace]] | None = None
@@ -83,18 +83,18 @@ class Source:
     scram_users: list[str] | None = None
     tokens: int | None = None
     client_metrics: list[str] | None = None
-    #: Groups with settings of their own.
+    #: Groups that have their own settings.
     group_settings: list[str] | None = None
     open_transactions: list[str] | None = None
     cluster_operations: frozenset[AclOperation] | None = None
-    #: What could not be read, and why.
+    #: The reason by part, for parts that could not be read.
     unread: dict[str, str] = field(default_factory=dict)
-    #: One connection's, while the largest partition was read. None: too little to read.
+    #: Rate of one connection while it read the largest partition. None: too little data.
     bytes_per_s: float | None = None
 
     @property
     def versions(self) -> BrokerVersions:
-        """What any broker serves: the oldest decides, and they seldom differ."""
+        """Return the API versions of one broker; they rarely differ between brokers."""
         return next(iter(self.brokers.values()))
 
     @property
@@ -104,7 +104,7 @@ class Source:
 
 
 async def look(cluster: AsyncClient, *, topics: str, groups: str) -> Source:
-    """`topics` and `groups` are regular expressions for whole names."""
+    """Read the source. `topics` and `groups` are regular expressions for whole names."""
     source = Source()
     for broker_id in sorted(await cluster.brokers()):
         source.brokers[broker_id] = (await cluster.connection(broker_id)).versions
@@ -119,7 +119,7 @@ async def look(cluster: AsyncClient, *, topics: str, groups: str) -> Source:
 
 
 async def _try(source: Source, what: str, part: Awaitable[T]) -> T | None:
-    """None where the source has no such API, or refuses: a check says what it may not see, and goes on."""
+    """Return None if the source lacks the API or refuses it. The check then reports the gap and continues."""
     try:
         return await part
     except ClientError as error:
@@ -130,7 +130,7 @@ async def _try(source: Source, what: str, part: Awaitable[T]) -> T | None:
 async def _try_feature(
     source: Source, what: str, part: Awaitable[T], nothing: T, off: ErrorCode | None = None
 ) -> T | None:
-    """As `_try`. A source without the API, or where it is off (and refuses with `off`), has nothing to carry over."""
+    """Like `_try`, but return `nothing` if the source lacks the API or has the feature switched off (error `off`)."""
     try:
         return await part
     except UnsupportedVersion:
@@ -143,7 +143,7 @@ async def _try_feature(
 
 
 def _reason(error: ClientError) -> str:
-    """Kafka's own words for a refusal are a dump of its request."""
+    """Name the error. Kafka's message for a refusal is only a dump of the request."""
     return error.code.name if isinstance(error, BrokerRefused) else str(error)
 
 
@@ -239,7 +239,7 @@ async def _sizes(cluster: AsyncClient, source: Source) -> None:
 
 
 async def _probe(cluster: AsyncClient, topic: SourceTopic, gate: asyncio.Semaphore) -> None:
-    """Read the first records of a partition: the format, the right to read, and remote storage show there."""
+    """Read the first records of a partition. That reveals their format, missing rights, and unreadable remote storage."""
     index, (start, _) = next(((i, at) for i, at in topic.offsets.items() if at[0] < at[1]), (-1, (0, 0)))
     if index < 0:
         return
@@ -255,7 +255,7 @@ async def _probe(cluster: AsyncClient, topic: SourceTopic, gate: asyncio.Semapho
 
 
 async def _read_rate(cluster: AsyncClient, source: Source) -> float | None:
-    """Bytes a second of one connection, where there is enough to read to tell."""
+    """Return the bytes per second of one connection; None if there is too little to read."""
     readable = [topic for topic in source.topics.values() if not topic.unreadable and topic.size_bytes]
     largest = max(readable, key=lambda topic: topic.size_bytes or 0, default=None)
     if largest is None or (largest.size_bytes or 0) < _SAMPLE_BYTES // 8:
@@ -282,7 +282,7 @@ async def _look_around(cluster: AsyncClient, source: Source, groups: str) -> Non
     source.acls = await _try_feature(source, "ACLs", describe_acls(cluster), {}, ErrorCode.SECURITY_DISABLED)
     quotas = await _try_feature(source, "quotas", describe_quotas(cluster, {}, strict=False), [])
     source.quotas = None if quotas is None else len(quotas)
-    # An empty list means all, as None does; but with None, Kafka 4.3 does not answer who lacks the right: its refusal fails.
+    # An empty list means all users, as None does. With None, Kafka 4.3 fails while refusing a user who lacks the right.
     scram = await _try_feature(source, "SCRAM users", describe_scram(cluster, []), {})
     source.scram_users = None if scram is None else sorted(scram)
     tokens = await _try_feature(
@@ -298,7 +298,7 @@ async def _look_around(cluster: AsyncClient, source: Source, groups: str) -> Non
 
 
 async def _config_resources(cluster: AsyncClient, kind: ConfigResourceType, *, version_min: int) -> list[str]:
-    """Version 0 lists client metrics only; from 1 on it says which kinds."""
+    """Version 0 lists client metrics only; version 1 and later take the resource types."""
     broker_id = min(await cluster.brokers())
     request = ListConfigResourcesRequest(resource_types=[kind])
     response = await cluster.ask(broker_id, request, ListConfigResourcesResponse, version_min=version_min)
@@ -314,9 +314,9 @@ class Target:
     cluster_id: str
     brokers: dict[int, BrokerVersions]
     topics: Mapping[str, TopicInfo]
-    #: Groups that have members.
+    #: Groups with members.
     active_groups: Sequence[str]
-    #: Free, by broker; None where it does not say.
+    #: Free bytes by broker; None if the broker does not report them.
     usable_bytes: dict[int, int | None]
 
 

@@ -1,36 +1,36 @@
-"""A topic that does not exist, for tools that read or write one: nobody should create it by a misspelt name, unawares."""
+"""Handle a topic that does not exist in tools that read or write it, so that a typo does not silently create a topic."""
 
 import asyncio
 import contextlib
 
 from barnabas.base.errors import ErrorCode
+from barnabas.base.names import did_you_mean
 from barnabas.cli._command import complain
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.client.names import nearest
 
-#: A broker that has just started, or another than the one that created the topic, may learn of it a moment later.
+#: A broker may learn of a new topic a moment late: it has just started, or another broker created the topic.
 _DOUBT_S = 0.5
 _LOOK_EVERY_S = 1.0
 
 
 async def missing(cluster: AsyncClient, topic: str) -> str | None:
-    """`there is no topic x; did you mean y?`, or None if it exists or this user may not know."""
+    """Return `there is no topic x; did you mean y?`, or None if the topic exists or this user may not see whether it does."""
     if not await _is_missing(cluster, topic):
         return None
     await asyncio.sleep(_DOUBT_S)
     if not await _is_missing(cluster, topic):
         return None
     known: list[str] = []
-    with contextlib.suppress(ClientError):  # only the proposal is lost
+    with contextlib.suppress(ClientError):  # the message then lacks the suggestion
         known = [name for name, info in (await cluster.all_topics()).items() if not info.internal]
-    return f"there is no topic {topic}{nearest(topic, known)}"
+    return f"there is no topic {topic}{did_you_mean(topic, known)}"
 
 
 async def wait_until_created(cluster: AsyncClient, topic: str, *, timeout_ms: int) -> bool:
-    """Warns, and returns when the topic exists; whether it was missing. `timeout_ms`: negative for no limit.
+    """Wait until the topic exists, with a warning if it is missing; return whether it was. `timeout_ms` < 0: no limit.
 
-    :raises BrokerRefused: if it does not exist after that time.
+    :raises BrokerRefused: if it still does not exist after that time.
     """
     words = await missing(cluster, topic)
     if words is None:
@@ -48,7 +48,7 @@ async def wait_until_created(cluster: AsyncClient, topic: str, *, timeout_ms: in
 
 
 async def warn_of_creation(cluster: AsyncClient, topic: str) -> None:
-    """For a producer, which creates a topic with its first record, as Kafka's does."""
+    """Warn a producer that its first record creates the topic, as with Kafka's producer."""
     if (words := await missing(cluster, topic)) is not None:
         separator = "" if words.endswith("?") else "."
         complain(

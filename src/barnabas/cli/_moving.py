@@ -1,7 +1,7 @@
-"""Looking at where replicas are, and moving them: in batches, throttled, with progress, and again from where it was left.
+"""Move replicas in throttled batches with progress, and resume interrupted runs.
 
-The cluster keeps what is under way, and what is left to do follows from where replicas are. So a run that was interrupted is
-repeated as it was: it waits for what is under way, and goes on.
+The cluster stores moves in progress, and the remaining work follows from where the replicas are. So an interrupted run is
+simply repeated: it waits for moves in progress, then continues.
 """
 
 import asyncio
@@ -16,10 +16,11 @@ from barnabas.cli import _throttles
 from barnabas.cli._balance import Partition, Proposal
 from barnabas.cli._progress import telling
 from barnabas.cli._tool import UsageError, say, warn
+from barnabas.cli._words import size_text
 from barnabas.client.admin import partitions as admin
 from barnabas.client.asynchronous import AsyncClient
 
-#: Between two looks at what is under way.
+#: Pause between two polls of the moves in progress.
 POLL_S: Final = 0.5
 _NO_ELECTION: Final = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
 
@@ -27,18 +28,18 @@ _NO_ELECTION: Final = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
 @dataclass(frozen=True, slots=True)
 class View:
     partitions: dict[TopicPartition, Partition]
-    #: Of live brokers.
+    #: Racks of live brokers.
     racks: dict[int, str | None]
 
 
 async def look(cluster: AsyncClient, *, measure_s: float) -> View:
-    """Every partition, with its size, and how fast it grows while we look for `measure_s`."""
+    """Return every partition with its size, and its growth measured over `measure_s`."""
     topics = await cluster.all_topics()
     racks = {broker_id: broker.rack for broker_id, broker in (await cluster.brokers()).items()}
     before = await _sizes(cluster, sorted(racks))
     after = before
     if measure_s > 0:
-        with telling(f"looking for {measure_s:g} s at how fast partitions grow"):
+        with telling(f"measuring for {measure_s:g} s how fast partitions grow"):
             await asyncio.sleep(measure_s)
         after = await _sizes(cluster, sorted(racks))
     found = {}
@@ -52,7 +53,7 @@ async def look(cluster: AsyncClient, *, measure_s: float) -> View:
 
 
 async def _sizes(cluster: AsyncClient, brokers: Sequence[int]) -> dict[TopicPartition, int]:
-    """Bytes of the largest replica of each partition."""
+    """Return the bytes of the largest replica of each partition."""
     sizes: dict[TopicPartition, int] = {}
     for broker in brokers:
         for directory in await admin.describe_log_dirs(cluster, broker):
@@ -64,7 +65,7 @@ async def _sizes(cluster: AsyncClient, brokers: Sequence[int]) -> dict[TopicPart
 
 
 def loads(view: View, targets: Mapping[TopicPartition, Sequence[int]] | None = None) -> dict[int, tuple[int, int, int]]:
-    """By broker: replicas, preferred leaders, bytes; as it is, or as it will be."""
+    """Return replicas, preferred leaders and bytes by broker: now, or after the moves to `targets`."""
     found = {broker: [0, 0, 0] for broker in sorted(view.racks)}
     for where, partition in view.partitions.items():
         replicas = (targets or {}).get(where, partition.replicas)
@@ -76,44 +77,36 @@ def loads(view: View, targets: Mapping[TopicPartition, Sequence[int]] | None = N
     return {broker: (load[0], load[1], load[2]) for broker, load in found.items()}
 
 
-def size(number: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
 def preview(view: View, proposal: Proposal) -> None:
     before, after = loads(view), loads(view, proposal.targets)
     say("broker  replicas        leaders         bytes")
     for broker in sorted(before.keys() | after.keys()):
         old, new = before.get(broker, (0, 0, 0)), after.get(broker, (0, 0, 0))
-        cells = [f"{old[0]} -> {new[0]}", f"{old[1]} -> {new[1]}", f"{size(old[2])} -> {size(new[2])}"]
+        cells = [f"{old[0]} -> {new[0]}", f"{old[1]} -> {new[1]}", f"{size_text(old[2])} -> {size_text(new[2])}"]
         say(f"{broker:<6}  {cells[0]:<14}  {cells[1]:<14}  {cells[2]}")
     if not proposal.targets:
         say("nothing to move")
         return
     say(f"partitions that change: {len(proposal.targets)}")
     say(
-        f"replicas that move: {proposal.moves} ({size(proposal.bytes)} to copy); new preferred leaders: {proposal.leaders}"
+        f"replicas that move: {proposal.moves} ({size_text(proposal.bytes)} to copy); new preferred leaders: {proposal.leaders}"
     )
 
 
 async def carry_out(
     cluster: AsyncClient, view: View, targets: Mapping[TopicPartition, Sequence[int]], *, bytes_per_s: int, batch: int
 ) -> None:
-    """Until all is where it shall be. `bytes_per_s` below 0: no limit."""
+    """Move until every partition has its target replicas. `bytes_per_s` below 0: no limit."""
     ongoing = await admin.list_reassignments(cluster)
     if ongoing:
-        say(f"waiting for {len(ongoing)} moves that are under way")
+        say(f"waiting for {len(ongoing)} moves that are in progress")
         await _until_done(cluster, ongoing)
     todo = [
         where
         for where, replicas in targets.items()
         if where in view.partitions and view.partitions[where].replicas != tuple(replicas)
     ]
-    # What leads only elsewhere costs nothing: first. Then small ones, so that something is done soon.
+    # Changes of the leader only cost nothing, so they go first. Then small partitions, for early progress.
     todo.sort(
         key=lambda where: (set(targets[where]) != set(view.partitions[where].replicas), view.partitions[where].bytes)
     )
@@ -134,9 +127,9 @@ async def carry_out(
         await _until_done(cluster, moving)
         done += len(now)
         copied += sum(_copied(view, targets, where) for where in now)
-        say(f"{done} of {len(todo)} partitions done, {size(copied)} of {size(to_copy)} copied")
+        say(f"{done} of {len(todo)} partitions done, {size_text(copied)} of {size_text(to_copy)} copied")
     if bytes_per_s >= 0 or ongoing:
-        # Also what a run that was interrupted has left.
+        # Includes throttles that an interrupted run has left.
         await _throttles.clear_topics(cluster, sorted({where.topic for where in targets}))
         await _throttles.clear_brokers(cluster, sorted(await cluster.brokers()))
     await _lead(cluster, list(targets))
@@ -152,14 +145,14 @@ async def _until_done(cluster: AsyncClient, moving: Mapping[TopicPartition, obje
         ongoing = await admin.list_reassignments(cluster, moving)
         if not any(each.adding or each.removing for each in ongoing.values()):
             return
-        await asyncio.sleep(POLL_S)  # nobody tells a client when it is over
+        await asyncio.sleep(POLL_S)  # the protocol has no notification of the end
 
 
 async def _lead(cluster: AsyncClient, partitions: Sequence[TopicPartition]) -> None:
-    """The first replica of each takes the lead."""
+    """Elect the first replica of each partition as its leader."""
     if not partitions:
         return
     outcome = await admin.elect_leaders(cluster, admin.PREFERRED, partitions)
     for where, (code, text) in sorted(outcome.items()):
         if code not in _NO_ELECTION:
-            warn(f"{where} is not led by its preferred replica yet: {text or code.name}")
+            warn(f"{where}: its preferred replica is not leader yet: {text or code.name}")

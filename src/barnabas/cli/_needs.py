@@ -1,4 +1,4 @@
-"""What some commands need beyond the broker, asked for before anything of it is imported: packages of an extra, and Java."""
+"""Check the needs of some commands beyond the broker before importing them: the packages of an extra, and Java."""
 
 import importlib.util
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from barnabas.cli._command import UsageError
 
-#: Spark's own need: its classes are compiled for it.
+#: Spark's classes are compiled for this version.
 _JAVA_MIN = 17
 
 
 def need(extra: str, *modules: str) -> None:
-    """:raises UsageError: with what is missing, and how to get it."""
+    """:raises UsageError: if a module is missing; the message says how to install it."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"{module} is missing: pip install 'barnabas[{extra}]'")
@@ -26,7 +26,7 @@ def need_java() -> None:
     advice = f"Spark needs Java {_JAVA_MIN} or newer; on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
     if program is None or not Path(program).exists():
         raise UsageError(f"there is no {program or 'java'}. {advice}")
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', told)
+    output = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', output)
     if found is None or int(found[1]) < _JAVA_MIN:
-        raise UsageError(f"{program} is {told.strip().splitlines()[0] if told.strip() else 'silent'}. {advice}")
+        raise UsageError(f"{program} is {output.strip().splitlines()[0] if output.strip() else 'silent'}. {advice}")

@@ -1,4 +1,4 @@
-"""`barnabas pipeline replay`: dead letters go back to where they came from, each once."""
+"""`barnabas pipeline replay`: send dead letters back to the topics that they came from, each once."""
 
 from typing import Annotated
 
@@ -47,7 +47,7 @@ def replay_letters(
     """Send dead letters back, each once."""
     if from_topic is None:
         raise UsageError("replay needs the dead-letter topic: --from TOPIC")
-    from barnabas.client import replay as work  # costs a consumer and a producer
+    from barnabas.client import replay as work  # slow: it imports a consumer and a producer
 
     config = options(bootstrap_server, command_config)
     plan = work.ReplayPlan(

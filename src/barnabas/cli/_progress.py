@@ -1,4 +1,4 @@
-"""A word to a person who waits. Nothing in a pipe, and nothing for what is quick."""
+"""Messages for a person who waits. Not in a pipe, and not for quick operations."""
 
 import sys
 import threading
@@ -11,7 +11,7 @@ PATIENCE_S: Final = 2.0
 
 @contextmanager
 def telling(words: str) -> Iterator[None]:
-    """`with telling("asking the brokers"):` says so on stderr if it takes longer than a moment."""
+    """`with telling("asking the brokers"):` writes that to stderr if the block takes longer than a moment."""
     if not sys.stderr.isatty():
         yield
         return

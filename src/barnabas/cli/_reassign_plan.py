@@ -1,4 +1,4 @@
-"""Reassignments as data: the JSON, what moves from where to where, which throttles that needs, and a proposal."""
+"""Reassignments as data: the JSON, the moves, the throttles for them, and a proposal."""
 
 import json
 import random
@@ -19,7 +19,7 @@ _WHAT: Final = "--reassignment-json-file"
 
 
 class Replica(NamedTuple):
-    """One replica of a partition; in this order Kafka lists them."""
+    """One replica of a partition; its order is Kafka's listing order."""
 
     broker: int
     topic: str
@@ -31,7 +31,7 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where partitions shall be, and which of their replicas shall be in which log directory."""
+    """The target replicas of partitions, and the log directories of some of these replicas."""
 
     partitions: dict[TopicPartition, list[int]] = field(default_factory=dict)
     log_dirs: dict[Replica, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def parse_topics(document: Mapping[str, Any]) -> list[str]:
 
 
 def to_json(partitions: Mapping[TopicPartition, Sequence[int]]) -> str:
-    """What `--execute` takes, on one line, as Kafka writes it."""
+    """Format as `--execute` takes it, on one line, as Kafka writes it."""
     return json.dumps(
         {
             "version": 1,
@@ -117,7 +117,7 @@ def moves(
     proposed: Mapping[TopicPartition, Sequence[int]],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[TopicPartition, Move]:
-    """Those under way and those proposed; what already moves keeps the sources that it has."""
+    """Return the moves in progress and the proposed ones. A move in progress keeps its sources."""
     found = {
         where: Move(frozenset(moving.replicas) - frozenset(moving.adding), frozenset(moving.adding))
         for where, moving in ongoing.items()
@@ -129,7 +129,7 @@ def moves(
 
 
 def topic_throttles(moving: Mapping[TopicPartition, Move]) -> dict[str, tuple[str, str]]:
-    """By topic: which replicas are throttled as leaders, and which as followers (`partition:broker`, …)."""
+    """Return by topic the replicas that are throttled as leaders and as followers (`partition:broker`, …)."""
     leaders: dict[str, set[str]] = {}
     followers: dict[str, set[str]] = {}
     for (topic, partition), move in moving.items():
@@ -148,7 +148,7 @@ def moving_brokers(moving: Mapping[TopicPartition, Move]) -> list[int]:
 def propose(
     current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None], chance: random.Random
 ) -> dict[TopicPartition, list[int]]:
-    """An even spread of every topic over the brokers of `racks`, with as many replicas as it has now."""
+    """Spread every topic evenly over the brokers of `racks`; the number of replicas stays."""
     by_topic: dict[str, list[TopicPartition]] = {}
     for where in sorted(current):
         by_topic.setdefault(where.topic, []).append(where)

@@ -1,4 +1,4 @@
-"""`consumer-groups --reset-offsets`: where to, for which partitions, and the plan as a table or CSV."""
+"""`consumer-groups --reset-offsets`: the target, the partitions, and the plan as a table or CSV."""
 
 import csv
 import io
@@ -106,7 +106,7 @@ def _print(plan: Plan) -> None:
 
 
 def to_csv(plan: Plan, *, with_group: bool) -> str:
-    """Kafka's columns: `topic,partition,offset`, after the group where there may be several."""
+    """Format with Kafka's columns: `topic,partition,offset`, after the group if there may be several."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in plan.items():
@@ -116,7 +116,7 @@ def to_csv(plan: Plan, *, with_group: bool) -> str:
 
 
 def from_csv(text: str, groups: Sequence[str]) -> Plan:
-    """Either form; the short one needs exactly one `--group`."""
+    """Parse either form; the short one needs exactly one `--group`."""
     plan: Plan = {}
     for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
         if not row:
@@ -219,7 +219,7 @@ async def _at_time(cluster: AsyncClient, partitions: Sequence[TopicPartition], a
 
 
 async def _within_log(cluster: AsyncClient, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """An offset outside the log is moved to its nearer end, with a warning."""
+    """Move offsets outside the log to its nearer end, with a warning."""
     partitions = list(wanted)
     first = await _offsets(cluster, partitions, EARLIEST)
     last = await _offsets(cluster, partitions, LATEST)
@@ -236,7 +236,7 @@ async def _within_log(cluster: AsyncClient, wanted: Mapping[TopicPartition, int]
 
 
 async def expand_topics(cluster: AsyncClient, topics: Sequence[str]) -> tuple[list[TopicPartition], list[str]]:
-    """Partitions of `topic` or `topic:0,1` arguments, and the topics that do not exist."""
+    """Return the partitions of `topic` or `topic:0,1` arguments, and the topics that do not exist."""
     partitions: list[TopicPartition] = []
     whole: list[str] = []
     for argument in topics:
@@ -260,7 +260,7 @@ async def expand_topics(cluster: AsyncClient, topics: Sequence[str]) -> tuple[li
 
 
 def parse_datetime_ms(text: str) -> int:
-    """`2024-01-31T10:00:00.000`, in UTC unless it says otherwise. The milliseconds may be left out (Kafka wants them)."""
+    """Parse `2024-01-31T10:00:00.000`, as UTC if it has no zone. The milliseconds are optional (in Kafka they are not)."""
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?(Z|[+-]\d\d(:?\d\d)?)?", text):
         raise UsageError(f"--to-datetime {text}: write YYYY-MM-DDTHH:mm:SS.sss, with Z or +hh:mm where it is not UTC")
     try:
@@ -280,7 +280,7 @@ _DURATION = re.compile(
 
 
 def parse_duration_ms(text: str) -> int:
-    """`P1DT2H3M4.5S`, as java.time.Duration reads it."""
+    """Parse `P1DT2H3M4.5S` as java.time.Duration does."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.group(unit) for unit in ("days", "hours", "minutes", "seconds")):
         raise UsageError(f"--by-duration {text}: write PnDTnHnMnS, for example PT30M or P7D")

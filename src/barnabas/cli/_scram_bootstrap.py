@@ -1,8 +1,8 @@
-"""`configs --zookeeper`: SCRAM credentials of users, written where brokers read them, before there is a broker.
+"""`configs --zookeeper`: write SCRAM credentials of users to ZooKeeper before the first broker starts.
 
-Brokers that speak SCRAM with each other need theirs before the first one starts: no broker could be asked. Kafka's tool takes
-`--zookeeper` for that alone, and so does ours; everything else goes through a broker. This module prints nothing; the caller
-does.
+Brokers that authenticate to each other with SCRAM need their credentials before the first broker starts, so no broker can
+create them. As in Kafka's tool, `--zookeeper` serves only for that; everything else goes through a broker. This module
+prints nothing; its caller does.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ def alter_scram(
     upserts: Sequence[ScramUpsert],
     deletions: Sequence[str],
 ) -> list[str]:
-    """Returns the znodes that hold or announce the credential and that every client of ZooKeeper can change.
+    """Change the credentials. Return the znodes that hold or announce them and that every client of ZooKeeper can change.
 
-    :raises UsageError: where a credential to delete does not exist; then nothing is changed.
+    :raises UsageError: if a credential to delete does not exist; then nothing is changed.
     """
     entity = paths.sanitize(user)
     needed = (paths.config_type(paths.USERS), paths.CONFIG_CHANGES)

@@ -1,4 +1,4 @@
-"""What commands share that serve HTTP in the foreground: they end with their parent, log to stderr, and say when they serve."""
+"""Shared by commands that serve HTTP in the foreground: they end with their parent, log to stderr, and announce their URL."""
 
 import logging
 import sys
@@ -14,6 +14,6 @@ def begin() -> None:
 
 
 def announce(what: str, url: str) -> None:
-    """Who started the command waits for this line."""
+    """Print the line that the parent process waits for."""
     sys.stdout.write(f"ready {what}={url}\n")
     sys.stdout.flush()

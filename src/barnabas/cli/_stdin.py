@@ -1,4 +1,4 @@
-"""Lines of standard input, without blocking the event loop or the exit."""
+"""Read lines of standard input without blocking the event loop or the exit."""
 
 import asyncio
 import os
@@ -7,19 +7,19 @@ import threading
 from collections.abc import AsyncIterator
 
 _CHUNK_BYTES = 64 * 1024
-#: Chunks that have been read and not yet dealt with.
+#: Bound of chunks that were read and not yet processed.
 _CHUNKS_MAX = 16
 
 
 async def stdin_lines(prompt: str = "") -> AsyncIterator[bytes]:
-    """Lines without their ends. With a terminal, `prompt` before each."""
+    """Yield lines without their ends. On a terminal, print `prompt` before each."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_MAX)
     fileno = sys.stdin.fileno()
 
     def read() -> None:
-        # A thread of its own that nobody waits for: a read of a terminal ends when the user says so, or never. It reads
-        # the descriptor: the lock of a buffered reader would be found taken when the interpreter ends.
+        # A separate daemon thread that the exit does not join: a read of a terminal may never end. It reads the descriptor,
+        # because the lock of a buffered reader would still be held when the interpreter ends.
         while True:
             try:
                 chunk = os.read(fileno, _CHUNK_BYTES)

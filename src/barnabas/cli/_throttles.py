@@ -1,4 +1,4 @@
-"""Limits for moves of replicas (KIP-73): a rate on the brokers, and the replicas that it is for on the topics."""
+"""Limits for replica moves (KIP-73): a rate on the brokers, and the throttled replicas on the topics."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -1,7 +1,7 @@
-"""What the tools share: options, a cluster to talk to, and ways to print.
+"""Shared by the tools: options, a connection to the cluster, and ways to print.
 
-When stdout is a file or a pipe, a tool prints what Kafka's prints, to the byte where scripts may depend on it. On a terminal
-tables get a frame. `--json` prints one JSON document.
+If stdout is a file or a pipe, a tool prints what Kafka's tool prints, to the byte where scripts may depend on it. On a
+terminal, tables get a frame. `--json` prints one JSON document.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from barnabas.base.names import did_you_mean
 from barnabas.cli._command import UsageError, complain, printable
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
@@ -46,7 +47,7 @@ __all__ = [
 T = TypeVar("T")
 
 _SETUP = "socket.connection.setup.timeout.ms"
-#: Before the second line of a row that does not fit into one.
+#: Indent of the continuation lines of a folded row.
 _FOLD = "    "
 
 Bootstrap = Annotated[
@@ -72,16 +73,16 @@ def options(
     *,
     known: Collection[str] = names.CONNECTION,
 ) -> ClientConfig:
-    """The client's settings: the file's, then `properties`, then those of the command line.
+    """Return the client's settings: the file's, overridden by `properties`, overridden by the command line.
 
-    Settings that do nothing are told on stderr: a misspelt one is worse than none.
+    Settings without effect are reported on stderr, because a misspelt one may matter.
     """
     settings = (load_properties(command_config) if command_config else {}) | dict(properties or {})
     if bootstrap is None and "bootstrap.servers" not in settings:
         raise UsageError("--bootstrap-server must be specified, for example --bootstrap-server localhost:9092")
     for notice in names.notices(settings, known):
         warn(notice)
-    # A person waits: what cannot be reached is told after seconds.
+    # A person waits: report an unreachable broker after seconds.
     return client_config(bootstrap, {_SETUP: "5000"} | settings, client_id="barnabas-tool")
 
 
@@ -90,34 +91,34 @@ def warn(message: str) -> None:
 
 
 def warn_without_effect(option: str, value: object | None, why: str) -> None:
-    """For an option of Kafka's tool that scripts pass and that cannot change anything here."""
+    """Warn of an option of Kafka's tool that scripts pass but that cannot change anything here."""
     if value is not None:
         warn(f"{option} has no effect: {why}")
 
 
 def warn_of_unknown(settings: Iterable[str], *, of_topic: bool) -> None:
-    """Settings of topics or brokers that look misspelt. The cluster decides: it may be newer than we are."""
+    """Warn of settings of topics or brokers that look misspelt. The cluster decides, because it may be newer than this tool."""
     from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 
     for name in settings:
         is_known = name in TOPIC_SETTINGS if of_topic else broker_setting(name) is not None
-        meant = "" if is_known else names.nearest(name, TOPIC_SETTINGS if of_topic else BROKER_SETTINGS)
+        meant = "" if is_known else did_you_mean(name, TOPIC_SETTINGS if of_topic else BROKER_SETTINGS)
         if meant:
             warn(f"{name} is not a known setting of a {'topic' if of_topic else 'broker'}{meant}")
 
 
 def run(config: ClientConfig, body: Callable[[AsyncClient], Awaitable[T]], *, fast: bool = False) -> T:
-    """Carry out `body` on a cluster, and leave nothing behind. `fast`: on uvloop, for tools that move data."""
+    """Run `body` with a client, and close the client. `fast`: on uvloop, for tools that move data."""
 
-    was_told_to_end = has_lost_reader = False
+    is_terminated = has_lost_reader = False
 
     async def main() -> T:
         task = asyncio.current_task()
         assert task is not None
 
         def end() -> None:
-            nonlocal was_told_to_end
-            was_told_to_end = True
+            nonlocal is_terminated
+            is_terminated = True
             task.cancel()
 
         def lose_reader() -> None:
@@ -127,10 +128,10 @@ def run(config: ClientConfig, body: Callable[[AsyncClient], Awaitable[T]], *, fa
             task.cancel()
 
         if (pipe := _stdout_pipe()) >= 0:
-            # `| head -1`: who waits for records that do not come would never write again, and never notice.
+            # `| head -1`: a consumer that waits for records would never write again, so it would not notice the closed pipe.
             asyncio.get_running_loop().add_reader(pipe, lose_reader)
-        # As Ctrl-C: a member leaves its group, what was typed is sent.
-        if threading.current_thread() is threading.main_thread():  # signals come nowhere else
+        # Like Ctrl-C: the member leaves its group, and typed records are sent.
+        if threading.current_thread() is threading.main_thread():  # Python handles signals only there
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
         async with AsyncClient(config) as cluster:
             cluster.tell = warn
@@ -143,7 +144,7 @@ def run(config: ClientConfig, body: Callable[[AsyncClient], Awaitable[T]], *, fa
             return uvloop.run(main())
         return asyncio.run(main())
     except asyncio.CancelledError:
-        if was_told_to_end:
+        if is_terminated:
             raise SystemExit(128 + signal.SIGTERM) from None
         if has_lost_reader:
             raise BrokenPipeError from None
@@ -154,7 +155,7 @@ def run(config: ClientConfig, body: Callable[[AsyncClient], Awaitable[T]], *, fa
 
 
 def _stdout_pipe() -> int:
-    """The descriptor of standard output if it is a pipe, whose other end may close; else -1."""
+    """Return the descriptor of standard output if it is a pipe, whose reader may close it; else -1."""
     try:
         descriptor = sys.stdout.fileno()
         return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else -1
@@ -172,9 +173,9 @@ def write(text: str) -> None:
 
 
 def say_fields(line: str) -> None:
-    """A line of fields with tabs between them, as Kafka prints it.
+    """Print tab-separated fields as Kafka does.
 
-    On a terminal where it does not fit, it is folded between fields, and fields without a value are left out.
+    A line that does not fit the terminal is folded between fields, and fields without a value are left out.
     """
     columns = shutil.get_terminal_size().columns
     if not sys.stdout.isatty() or len(line.expandtabs()) <= columns:
@@ -197,8 +198,8 @@ def say_json(document: object) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable[[], None] | None = None) -> None:
-    """On a terminal a table that fits its width: with a frame if there is room, else without one, and folded between columns.
-    Elsewhere `plain()`, as scripts know it, or columns as wide as their widest cell. No cell is ever cut."""
+    """On a terminal, print a table that fits its width: framed if there is room, else unframed and folded between columns.
+    Elsewhere call `plain()`, or print columns as wide as their widest cell. No cell is ever cut."""
     if plain is not None and not sys.stdout.isatty():
         plain()
         return
@@ -212,7 +213,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable
 
     columns = shutil.get_terminal_size().columns
     widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
-    # Each column with a blank on both sides and a line; one more line at the end.
+    # Each column needs a blank on both sides and a line; the last column has one more line.
     if 1 + sum(3 + width for width in widths) > columns:
         for row in (tuple(headers), *rows):
             padded = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
@@ -232,12 +233,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable
 
 
 def _cell(text: str) -> str:
-    """In one line: a line end in a name would begin a row that is not there."""
+    """Format a cell on one line: a line end in a name would look like another row."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _folded(cells: Sequence[str], widths: Sequence[int], columns: int) -> list[str]:
-    """One row, on as many lines as it takes: the same for all rows, so that columns stay columns."""
+    """Fold one row. All rows fold at the same columns, so that the columns stay aligned."""
     lines, used = [""], 0
     for cell, width in zip(cells, widths, strict=True):
         if used and used + 1 + width > columns:
@@ -253,11 +254,11 @@ def _folded(cells: Sequence[str], widths: Sequence[int], columns: int) -> list[s
 
 def check_action(action: str, known: Collection[str]) -> None:
     if action not in known:
-        raise UsageError(f"{action!r} is not an action{names.nearest(action, known)}; use one of {', '.join(known)}")
+        raise UsageError(f"{action!r} is not an action{did_you_mean(action, known)}; use one of {', '.join(known)}")
 
 
 def exactly_one(what: str, **given: bool) -> str:
-    """The name of the one action that was asked for."""
+    """Return the name of the single given action."""
     chosen = [name for name, wanted in given.items() if wanted]
     if len(chosen) != 1:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -266,7 +267,7 @@ def exactly_one(what: str, **given: bool) -> str:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Kafka's include list: a regular expression that must match whole names; a comma means "or"."""
+    """Match Kafka's include list: a regular expression for whole names, in which a comma means "or"."""
     expression = re.sub(r"^[\"']+|[\"']+$", "", pattern.strip().replace(",", "|").replace(" ", ""))
     try:
         return re.fullmatch(expression, name) is not None
@@ -275,7 +276,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def pairs(items: Iterable[str], *, option: str) -> dict[str, str]:
-    """`key=value` arguments."""
+    """Parse `key=value` arguments."""
     found: dict[str, str] = {}
     for item in items:
         key, equals, value = item.partition("=")

@@ -1,4 +1,4 @@
-"""How tools connect to ZooKeeper, with a broker's ZooKeeper settings, and their warning of znodes that stay open."""
+"""Connect tools to ZooKeeper with a broker's ZooKeeper settings, and warn of znodes that every client can change."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from barnabas.cli._command import complain
 
 
 def session_settings(connect: str, file: str | None, *, creates: bool = False) -> SessionConfig:
-    """`creates`: what is created gets the brokers' protection, if `zookeeper.set.acl` says so.
+    """`creates`: new znodes get the brokers' protection if `zookeeper.set.acl` is set.
 
-    :raises ConfigError: for a file that cannot be read or used.
+    :raises ConfigError: if the file cannot be read or used.
     """
     settings = load_properties(file) if file is not None else {}
     known = {name: value for name, value in settings.items() if "zookeeper" in name}
@@ -24,7 +24,8 @@ def session_settings(connect: str, file: str | None, *, creates: bool = False) -
 
 
 def warn_of_open(found: Sequence[str], config: SessionConfig, connect: str, file: str | None, *, option: str) -> None:
-    """Says on stderr that everybody can change znodes with credentials, and what closes them. `option`: it takes `file`."""
+    """Warn on stderr that every client can change znodes with credentials, and say how to protect them. `option` takes
+    `file`."""
     if not found:
         return
     if config.secure_acls:

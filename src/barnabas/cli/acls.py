@@ -15,7 +15,7 @@ from barnabas.client.asynchronous import AsyncClient
 
 _CLUSTER: Final = ResourcePattern(AclResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL)
 
-#: Brokers do not report that the settings of groups can be described and altered, but Kafka's tool accepts it.
+#: Brokers do not report that group configs can be described and altered, but Kafka's tool accepts it.
 _SUPPORTED: Final = {
     **SUPPORTED_OPERATIONS,
     AclResourceType.GROUP: (
@@ -46,18 +46,20 @@ def command(
     resource_pattern_type: Annotated[
         str, typer.Option("--resource-pattern-type", help="literal, prefixed; to list or remove also any, match.")
     ] = "literal",
-    operation: Annotated[list[str] | None, typer.Option("--operation", help="What is allowed or denied. [All]")] = None,
+    operation: Annotated[
+        list[str] | None, typer.Option("--operation", help="The operation to allow or deny. [All]")
+    ] = None,
     allow_principal: Annotated[
-        list[str] | None, typer.Option("--allow-principal", metavar="User:NAME", help="Who may.")
+        list[str] | None, typer.Option("--allow-principal", metavar="User:NAME", help="A principal to allow.")
     ] = None,
     deny_principal: Annotated[
-        list[str] | None, typer.Option("--deny-principal", metavar="User:NAME", help="Who may not.")
+        list[str] | None, typer.Option("--deny-principal", metavar="User:NAME", help="A principal to deny.")
     ] = None,
     principal: Annotated[
         list[str] | None, typer.Option("--principal", metavar="User:NAME", help="With --list: only theirs.")
     ] = None,
-    allow_host: Annotated[list[str] | None, typer.Option("--allow-host", help="From where they may. [*]")] = None,
-    deny_host: Annotated[list[str] | None, typer.Option("--deny-host", help="From where they may not. [*]")] = None,
+    allow_host: Annotated[list[str] | None, typer.Option("--allow-host", help="A host to allow them from. [*]")] = None,
+    deny_host: Annotated[list[str] | None, typer.Option("--deny-host", help="A host to deny them from. [*]")] = None,
     producer: Annotated[bool, typer.Option("--producer", help="All that a producer needs.")] = False,
     consumer: Annotated[bool, typer.Option("--consumer", help="All that a consumer needs.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Assume yes and do not ask.")] = False,
@@ -96,15 +98,17 @@ def command(
     )
     config = options(bootstrap_server, command_config)
     if action == "list":
-        run(config, lambda connected: _list(connected, patterns, [_principal(who) for who in principal or ()], json))
+        run(config, lambda connected: _list(connected, patterns, [_principal(name) for name in principal or ()], json))
         return
     if not patterns:
         raise UsageError(
             "You must provide at least one resource: --topic <topic> or --cluster or --group <group> or "
             "--delegation-token <Delegation Token ID>"
         )
-    who = _Who(allow_principal, allow_host, deny_principal, deny_host)
-    plan = plan_acls(patterns, who, operation or ["All"], producer=producer, consumer=consumer, idempotent=idempotent)
+    subjects = _Subjects(allow_principal, allow_host, deny_principal, deny_host)
+    plan = plan_acls(
+        patterns, subjects, operation or ["All"], producer=producer, consumer=consumer, idempotent=idempotent
+    )
     if action == "add":
         if kind not in (PatternType.LITERAL, PatternType.PREFIXED):
             raise UsageError(f"A '--resource-pattern-type' value of '{kind.name}' is not valid when adding acls.")
@@ -122,7 +126,7 @@ def _pattern_type(text: str) -> PatternType:
     except KeyError:
         kind = PatternType.UNKNOWN
     if kind is PatternType.UNKNOWN:
-        raise UsageError(f"Unknown resource-pattern-type: {text}; it is literal, prefixed, any or match")
+        raise UsageError(f"Unknown resource-pattern-type: {text}; use literal, prefixed, any or match")
     return kind
 
 
@@ -142,8 +146,8 @@ def _principal(text: str) -> str:
     return f"{kind}:{name}"
 
 
-class _Who:
-    """Principals and hosts, allowed and denied."""
+class _Subjects:
+    """Principals and hosts that are allowed or denied."""
 
     def __init__(
         self,
@@ -170,7 +174,7 @@ class _Who:
 
 
 def parse_operation(text: str) -> AclOperation:
-    """`DescribeConfigs`, `describe_configs`, …"""
+    """Parse `DescribeConfigs`, `describe_configs`, …"""
     squeezed = text.strip().replace("_", "").lower()
     for operation in AclOperation:
         if operation.name.replace("_", "").lower() == squeezed and operation > AclOperation.ANY:
@@ -185,32 +189,32 @@ def _operation_name(operation: AclOperation) -> str:
 
 def plan_acls(
     patterns: Sequence[ResourcePattern],
-    who: _Who,
+    subjects: _Subjects,
     operations: Sequence[str],
     *,
     producer: bool,
     consumer: bool,
     idempotent: bool,
 ) -> Plan:
-    """Which entries for which resource, as the roles or the operations say."""
+    """Return the entries by resource that the roles or the operations require."""
     plan: dict[ResourcePattern, set[Ace]] = {}
     if not producer and not consumer:
         wanted = [parse_operation(text) for text in operations]
         for pattern in patterns:
-            plan[pattern] = set(who.entries(wanted))
+            plan[pattern] = set(subjects.entries(wanted))
     for pattern in patterns:
         kind = pattern.resource_type
         if producer and kind is AclResourceType.TOPIC:
             needed = (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE)
-            plan.setdefault(pattern, set()).update(who.entries(needed))
+            plan.setdefault(pattern, set()).update(subjects.entries(needed))
         if producer and kind is AclResourceType.TRANSACTIONAL_ID:
-            plan.setdefault(pattern, set()).update(who.entries((AclOperation.WRITE, AclOperation.DESCRIBE)))
+            plan.setdefault(pattern, set()).update(subjects.entries((AclOperation.WRITE, AclOperation.DESCRIBE)))
         if consumer and kind is AclResourceType.TOPIC:
-            plan.setdefault(pattern, set()).update(who.entries((AclOperation.READ, AclOperation.DESCRIBE)))
+            plan.setdefault(pattern, set()).update(subjects.entries((AclOperation.READ, AclOperation.DESCRIBE)))
         if consumer and kind is AclResourceType.GROUP:
-            plan.setdefault(pattern, set()).update(who.entries((AclOperation.READ,)))
+            plan.setdefault(pattern, set()).update(subjects.entries((AclOperation.READ,)))
     if producer and idempotent:
-        plan[_CLUSTER] = set(who.entries((AclOperation.IDEMPOTENT_WRITE,)))
+        plan[_CLUSTER] = set(subjects.entries((AclOperation.IDEMPOTENT_WRITE,)))
     for pattern, entries in plan.items():
         valid = {*_SUPPORTED[pattern.resource_type], AclOperation.ALL}
         if any(entry.operation not in valid for entry in entries):

@@ -39,7 +39,7 @@ def command(
 
 
 def main(arguments: list[str]) -> None:
-    """The same without typer: `[FILE] [--environment] [--override k=v]…`."""
+    """Run without typer: `[FILE] [--environment] [--override k=v]…`."""
     file, overrides, with_environment = None, [], False
     rest = iter(arguments)
     for argument in rest:

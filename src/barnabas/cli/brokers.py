@@ -8,6 +8,7 @@ import typer
 from barnabas.cli import _moving
 from barnabas.cli._balance import propose
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
+from barnabas.cli._words import size_text
 from barnabas.cli.rebalance import Batch, Execute, Throttle, finish, show
 from barnabas.client.asynchronous import AsyncClient
 
@@ -77,4 +78,4 @@ def _list(view: _moving.View, *, json: bool) -> None:
     say("broker  rack        replicas  leaders  bytes")
     for broker, load in loads.items():
         rack = view.racks.get(broker) or "-" if broker in view.racks else "down"
-        say(f"{broker:<6}  {rack:<10}  {load[0]:<8}  {load[1]:<7}  {_moving.size(load[2])}")
+        say(f"{broker:<6}  {rack:<10}  {load[0]:<8}  {load[1]:<7}  {size_text(load[2])}")

@@ -11,6 +11,7 @@ import typer
 
 from barnabas.base.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
 from barnabas.base.java_text import java_double
+from barnabas.base.names import did_you_mean
 from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.cli._tool import (
     Bootstrap,
@@ -28,10 +29,9 @@ from barnabas.client.admin import configs as admin
 from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
-from barnabas.client.names import nearest
 from barnabas.wire.auth.mechanisms.scram import ScramMechanism
 
-#: Keeps the order in which names and defaults were given: `--entity-type users --entity-default --entity-type clients …`.
+#: Keeps the order of names and defaults: `--entity-type users --entity-default --entity-type clients …`.
 REWRITES: Final = {"--entity-default": ("--entity-name", "")}
 
 TOPICS, BROKERS, LOGGERS, USERS, CLIENTS, IPS, GROUPS = (
@@ -44,7 +44,7 @@ TOPICS, BROKERS, LOGGERS, USERS, CLIENTS, IPS, GROUPS = (
     "groups",
 )
 CLIENT_METRICS = "client-metrics"
-#: In the order in which Kafka names them.
+#: In Kafka's order.
 ENTITY_TYPES: Final = (TOPICS, CLIENTS, USERS, BROKERS, IPS, LOGGERS, CLIENT_METRICS, GROUPS)
 
 _RESOURCES: Final = {
@@ -62,7 +62,7 @@ _SCRAM: Final = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What is described or altered: one type, or users with clients. A name of "" is the default."""
+    """The entity to describe or alter: one type, or users with clients. A name of "" is the default."""
 
     types: tuple[str, ...]
     names: tuple[str, ...]
@@ -179,7 +179,7 @@ def _changes(
 def choose_entity(
     types: Sequence[str], names: Sequence[str], flags: Sequence[tuple[str, str | None]], *, alter: bool
 ) -> Entity:
-    """Kafka has two ways to name an entity, `--entity-type … --entity-name …` and `--topic …`, which do not mix."""
+    """Choose the entity. Kafka has two ways to name it, `--entity-type … --entity-name …` and `--topic …`; they do not mix."""
     given = [(kind, name) for kind, name in flags if name is not None]
     if given and (types or names):
         raise UsageError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
@@ -233,7 +233,7 @@ def _resolves(name: str) -> bool:
 
 
 def parse_additions(text: str) -> dict[str, str]:
-    """`k1=v1,k2=[v2,v3]`: commas and equal signs inside brackets belong to the value."""
+    """Parse `k1=v1,k2=[v2,v3]`: commas and equal signs inside brackets belong to the value."""
     outside = r"(?=[^\]]*(?:\[|$))"
     found: dict[str, str] = {}
     for part in re.split("," + outside, text):
@@ -255,7 +255,7 @@ async def _alter(cluster: AsyncClient, entity: Entity, additions: Mapping[str, s
         if unknown:
             raise UsageError(
                 f"Only connection quota configs can be added for '{IPS}'. Unexpected config names: {','.join(unknown)}"
-                + nearest(unknown[0], _IP_QUOTAS)
+                + did_you_mean(unknown[0], _IP_QUOTAS)
             )
         await _alter_quotas(cluster, entity, additions, deletions)
     else:
@@ -298,12 +298,12 @@ async def _alter_user_or_client(
         if unknown or scram:
             raise UsageError(
                 f"Only quota configs can be added for '{CLIENTS}'. Unexpected config names: {','.join(unknown + scram)}"
-                + nearest((unknown + scram)[0], _QUOTAS)
+                + did_you_mean((unknown + scram)[0], _QUOTAS)
             )
     elif unknown:
         raise UsageError(
             f"Only quota and SCRAM credential configs can be added for '{USERS}'. "
-            f"Unexpected config names: {','.join(unknown)}" + nearest(unknown[0], [*_QUOTAS, *_SCRAM])
+            f"Unexpected config names: {','.join(unknown)}" + did_you_mean(unknown[0], [*_QUOTAS, *_SCRAM])
         )
     if not scram:
         await _alter_quotas(cluster, entity, additions, deletions)
@@ -344,7 +344,7 @@ def _alter_in_zookeeper(
 
 
 def parse_scram(mechanism: str, text: str) -> admin.ScramUpsert:
-    """`[iterations=8192,password=secret]`, without its brackets."""
+    """Parse `[iterations=8192,password=secret]`, without its brackets."""
     match = re.fullmatch(r"(?:iterations=(-?[0-9]*),)?password=(.*)", text)
     if match is None:
         raise UsageError(f"Invalid credential property {mechanism}=…; write {mechanism}=[iterations=8192,password=…]")

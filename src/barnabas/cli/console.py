@@ -82,7 +82,7 @@ def command(
 
 
 def _registry_config(url: str | None, file: Path | None) -> dict[str, str]:
-    """The file's settings; without one, credentials of the environment."""
+    """Return the file's settings; without a file, credentials from the environment."""
     if file is not None:
         return load_properties(file)
     if url is None:

@@ -1,6 +1,6 @@
 """`barnabas console-consumer`: kafka-console-consumer.sh.
 
-Without `--group` it reads all partitions by itself: it creates no group that would never be used again.
+Without `--group` it reads all partitions itself, so it creates no group that is never used again.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _FOREVER_MS = 2**31
 
 
 class Source(Protocol):
-    """Where records come from: a consumer with partitions of its own, or a member of a group."""
+    """A source of records: a consumer with its own partitions, or a member of a group."""
 
     async def poll(self, timeout_ms: int) -> list[Fetched]: ...
 
@@ -136,7 +136,7 @@ def command(
     async def consume(cluster: AsyncClient) -> None:
         first, reading = start, config
         if topic is not None and await wait_until_created(cluster, topic, timeout_ms=timeout_ms):
-            # All of its records are newer than this command.
+            # The topic was created after this command began, so all of its records are new.
             first = EARLIEST if start == LATEST else start
             reading = dataclasses.replace(config, auto_offset_reset="earliest")
         async with _source(cluster, reading, properties, topic, include, partition, first, group_id) as source:
@@ -172,7 +172,7 @@ def _start(offset: str | None, from_beginning: bool) -> int:
 
 
 class _Alone:
-    """A consumer without a group: nothing is committed. Partitions and topics that are added are read from their start."""
+    """A consumer without a group. It commits nothing, and reads added partitions and topics from their start."""
 
     def __init__(
         self, consumer: Consumer, subscription: Subscription, partition: TopicPartition | None, start: int | None
@@ -185,7 +185,7 @@ class _Alone:
         self._looking: asyncio.Task[None] | None = None
 
     async def poll(self, timeout_ms: int) -> list[Fetched]:
-        """In time, also while a partition has no leader and its offsets cannot be looked up."""
+        """Return in time even if a partition has no leader and its offsets cannot be looked up."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
         if self._starting is None:
@@ -202,7 +202,7 @@ class _Alone:
             if self._looking is None and loop.time() >= look_at_s:
                 self._looking = asyncio.create_task(self._look(), name="look for new partitions")
                 self._looking.add_done_callback(lambda _: self._consumer.wake())
-                look_at_s = float("inf")  # its end ends the wait
+                look_at_s = float("inf")  # the end of the look-up ends the wait
             left_s = min(deadline_s, look_at_s) - loop.time()
             fetched = await self._consumer.poll(max(0, int(left_s * 1000)))
             if fetched or loop.time() >= deadline_s:
@@ -262,7 +262,7 @@ async def _source(
 
 
 class _Count:
-    """What was printed, however the printing ends: the reader of a pipe may go in the middle of a batch."""
+    """Counts printed records even if the reader of the pipe stops in the middle of a batch."""
 
     def __init__(self) -> None:
         self.messages = 0

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.base.names import did_you_mean
 from barnabas.cli._missing_topic import warn_of_creation
 from barnabas.cli._tool import Bootstrap, UsageError, options, pairs, run, warn_without_effect
 from barnabas.client import names
@@ -130,7 +131,7 @@ def command(
 
 
 def _reader_pairs(items: list[str]) -> dict[str, str]:
-    """As `pairs`, but separators keep their blanks."""
+    """Like `pairs`, but separators keep their blanks."""
     found: dict[str, str] = {}
     for item in items:
         key, equals, value = item.partition("=")
@@ -160,7 +161,7 @@ async def _produce(cluster: AsyncClient, topic: str, reader: "LineReader", confi
                 try:
                     key, value, headers = reader.parse(line)
                 except UsageError:
-                    await producer.flush()  # as Kafka's: what was read before is sent
+                    await producer.flush()  # as Kafka's tool: send the lines that were read before
                     raise
                 delivery = await producer.send(topic, value, key=key, headers=headers)
                 if sync:
@@ -171,7 +172,7 @@ async def _produce(cluster: AsyncClient, topic: str, reader: "LineReader", confi
                     watched.add(batch)
                     batch.done.add_done_callback(lambda _, batch=batch: report(batch))  # type: ignore[misc]
         except asyncio.CancelledError:
-            await producer.flush()  # Ctrl-C: what was typed is sent, as Kafka's does
+            await producer.flush()  # Ctrl-C: send what was typed, as Kafka's tool does
             raise
     if failures:
         raise ClientError(f"{len(failures)} batches were not sent; the last: {failures[-1]}")
@@ -179,7 +180,7 @@ async def _produce(cluster: AsyncClient, topic: str, reader: "LineReader", confi
 
 @dataclass(slots=True)
 class LineReader:
-    """Kafka's LineMessageReader: headers, key and value out of one line."""
+    """Kafka's LineMessageReader: reads headers, key and value from one line."""
 
     parse_key: bool = False
     parse_headers: bool = False
@@ -196,7 +197,7 @@ class LineReader:
         for name in properties:
             if name not in _READER_PROPERTIES:
                 raise UsageError(
-                    f"--property {name} is not a property of the line reader{names.nearest(name, _READER_PROPERTIES)}"
+                    f"--property {name} is not a property of the line reader{did_you_mean(name, _READER_PROPERTIES)}"
                 )
 
         def flag(name: str) -> bool:
@@ -235,7 +236,7 @@ class LineReader:
                 raise UsageError(f"null.marker and {name} may not be equal")
 
     def parse(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
-        """(key, value, headers)."""
+        """Return (key, value, headers)."""
         self.line_number += 1
         headers, rest = self._cut(self.parse_headers, line, line, self.headers_delimiter, "headers delimiter")
         key, rest = self._cut(self.parse_key, line, rest, self.key_separator, "key separator")

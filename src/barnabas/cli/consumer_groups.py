@@ -158,7 +158,7 @@ def command(
 
 
 def _parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:
-    """Kafka takes states and types in any case."""
+    """Parse states or types; as in Kafka, their case does not matter."""
     by_lower = {name.lower().replace("_", ""): name for name in valid}
     names = []
     for part in text.split(","):
@@ -175,7 +175,7 @@ async def _list(cluster: AsyncClient, state: str | None, kind: str | None, json:
         states=_parse_names(state, _STATES, "state") if state else (),
         types=_parse_names(kind, _TYPES, "type") if kind else (),
     )
-    # As Kafka: groups of other protocols (Connect's) are not consumer groups.
+    # As in Kafka: groups of other protocols (Connect's) are not consumer groups.
     listed = [entry for entry in listed if entry.protocol_type in ("consumer", "")]
     if json:
         say_json([{"group": entry.group_id, "type": entry.type, "state": entry.state} for entry in listed])
@@ -207,7 +207,7 @@ async def _list(cluster: AsyncClient, state: str | None, kind: str | None, json:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """One partition of a group, and who has it."""
+    """One partition of a group, and the member that has it."""
 
     group: str
     partition: TopicPartition
@@ -236,7 +236,7 @@ async def _chosen(cluster: AsyncClient, groups: Sequence[str], all_groups: bool)
 async def _describe(
     cluster: AsyncClient, groups: Sequence[str], all_groups: bool, view: str, verbose: bool, json: bool
 ) -> bool:
-    """Whether all of them exist."""
+    """Return whether all of these groups exist."""
     document: list[dict[str, object]] = []
     all_exist = True
     for name in sorted(await _chosen(cluster, groups, all_groups)):
@@ -260,7 +260,7 @@ async def _describe(
 
 
 def _announce(description: GroupDescription) -> bool:
-    """Prints the lines before a table. False if there is no table to print."""
+    """Print the lines before a table. Return False if there is no table to print."""
     name, state = description.group_id, description.state
     if description.missing:
         say(f"\nError: Consumer group '{name}' does not exist.")
@@ -274,7 +274,7 @@ def _announce(description: GroupDescription) -> bool:
 
 
 async def offset_rows(cluster: AsyncClient, description: GroupDescription) -> list[OffsetRow]:
-    """Partitions that members have, the members with most of them first; then those that only have an offset."""
+    """Return the partitions of members, the member with the most first; then partitions with only an offset."""
     group = description.group_id
     committed = await admin.committed_offsets(cluster, group)
     assigned = {partition for member in description.members for partition in member.assignment}
@@ -300,14 +300,14 @@ async def offset_rows(cluster: AsyncClient, description: GroupDescription) -> li
 
 
 async def _end_offsets(cluster: AsyncClient, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
-    """Of those that still exist: a group keeps offsets of deleted topics for a while."""
+    """Return end offsets of existing partitions: a group keeps offsets of deleted topics for a while."""
     known = await cluster.topics({partition.topic for partition in partitions})
-    there = {
+    existing = {
         partition
         for partition in partitions
         if partition.topic in known and partition.partition < len(known[partition.topic].partitions)
     }
-    listed = await list_offsets(cluster, dict.fromkeys(there, LATEST))
+    listed = await list_offsets(cluster, dict.fromkeys(existing, LATEST))
     return {partition: found.offset for partition, found in listed.items() if found.error is ErrorCode.NONE}
 
 
@@ -377,7 +377,7 @@ def _print_members(description: GroupDescription, verbose: bool) -> None:
 
 
 def _assignment_text(partitions: Sequence[TopicPartition]) -> str:
-    """`topic(0,1), other(2)`, as 3.9.1 prints it."""
+    """Format `topic(0,1), other(2)`, as 3.9.1 prints it."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)

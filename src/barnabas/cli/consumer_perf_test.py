@@ -91,7 +91,7 @@ class _Report:
     start_s: float = 0.0
     end_s: float = 0.0
     join_ms: int = 0
-    #: Of the interval that is under way: its start, and the totals at its start.
+    #: Start of the current interval, and the totals at its start.
     since_s: float = 0.0
     since_messages: int = 0
     since_bytes: int = 0
@@ -170,7 +170,7 @@ _DATE_PARTS: Final = (
 
 
 def java_date(moment_s: float, pattern: str) -> str:
-    """The parts of SimpleDateFormat that a time stamp needs."""
+    """Format the parts of SimpleDateFormat that a timestamp needs."""
     moment = datetime.fromtimestamp(moment_s)
     text = pattern.replace("%", "%%").replace("SSS", f"{moment.microsecond // 1000:03d}")
     for java, python in _DATE_PARTS:

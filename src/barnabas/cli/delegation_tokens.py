@@ -27,7 +27,10 @@ def command(
         Principals, typer.Option("--owner-principal", metavar="User:NAME", help="Whose token or tokens.")
     ] = None,
     renewer_principal: Annotated[
-        Principals, typer.Option("--renewer-principal", metavar="User:NAME", help="Who may renew it besides the owner.")
+        Principals,
+        typer.Option(
+            "--renewer-principal", metavar="User:NAME", help="A principal that may renew it, besides the owner."
+        ),
     ] = None,
     max_life_time_period: Annotated[
         int | None, typer.Option("--max-life-time-period", metavar="MS", help="Longest life; -1 for the broker's.")

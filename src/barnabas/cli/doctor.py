@@ -1,4 +1,4 @@
-"""`barnabas doctor`: what is wrong with settings or with a cluster, and what to do. It changes nothing."""
+"""`barnabas doctor`: find problems in settings or in a cluster, and say how to solve them. It changes nothing."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from barnabas.cli._tool import CommandConfig, Json, UsageError, options, say, sa
 from barnabas.client.config import ClientConfig
 from barnabas.services.doctor.finding import Finding, Severity, count, in_order, worst
 
-#: By the worst that was found. Notes alone are fine.
+#: Exit status by the worst finding. Notes alone count as success.
 EXIT = {None: 0, Severity.ERROR: 1, Severity.WARNING: 3}
 _INDENT = " " * 8
 
@@ -46,13 +46,13 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Check settings or a running cluster: what is wrong, since when, what it means for clients, what to do.
+    """Check settings or a running cluster: problems, since when, their meaning for clients, and advice.
 
     Give properties files, --bootstrap-server, or both. Exit status 0: nothing is wrong; 1: an error; 3: only warnings.
     """
     if not files and bootstrap_server is None and command_config is None:
         raise UsageError("nothing to check: name a properties file, or a cluster with --bootstrap-server")
-    logging.getLogger("barnabas").addHandler(logging.NullHandler())  # findings say it all
+    logging.getLogger("barnabas").addHandler(logging.NullHandler())  # the findings already report what the log would
     config = None
     if bootstrap_server is not None or command_config is not None:
         config = options(bootstrap_server, command_config)
@@ -89,7 +89,7 @@ def _look(files: list[str], config: ClientConfig | None) -> tuple[list[Finding],
 
 
 def _watch(files: list[str], config: ClientConfig | None, period_s: float, *, as_json: bool) -> None:
-    """Until Ctrl-C. Each look that finds a change is told with its time, and when the last that is wrong is over."""
+    """Repeat the check until Ctrl-C. Print the time and the changes, and say when no problem is left."""
     present: list[Finding] | None = None
     while True:
         findings, brokers = _look(files, config)
@@ -114,8 +114,8 @@ def _watch(files: list[str], config: ClientConfig | None, period_s: float, *, as
 
 
 def _changes(before: list[Finding], after: list[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """What is over, and what begins. What changes in a finding's words does not make it a new one, nor does what changes in
-    whom a note is about."""
+    """Return findings that ended and findings that began. A finding with other words, or a note about other subjects, is the
+    same finding."""
 
     def news(findings: list[Finding], others: list[Finding]) -> list[Finding]:
         known = {_identity(other) for other in others}
@@ -134,7 +134,7 @@ def _these(brokers: int | None) -> str:
 
 
 def show(finding: Finding) -> None:
-    """What, then since when, what it means and what to do; within the terminal's width, if there is one."""
+    """Print the finding with its age, its meaning and the advice, folded to the terminal's width."""
     say(_wrapped(f"{finding.severity.upper():7} ", f"{finding.subject}: {finding.message}"))
     parts = [
         ("since", "" if finding.since_ms is None else utc(finding.since_ms)),

@@ -1,4 +1,4 @@
-"""`barnabas down`: the end of a cluster of `barnabas up`."""
+"""`barnabas down`: stop a cluster of `barnabas up`."""
 
 from typing import Annotated
 

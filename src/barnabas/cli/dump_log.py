@@ -16,7 +16,7 @@ from barnabas.broker.storage.dump.segment import MAX_BYTES
 from barnabas.cli._command import UsageError
 from barnabas.wire.internal_records import OffsetsDecoder, TransactionLogDecoder
 
-#: Given without a value, these mean Kafka's default, the StringDecoder.
+#: Without a value, these options mean Kafka's default, the StringDecoder.
 OPTIONAL_VALUES = ("--value-decoder-class", "--key-decoder-class")
 NO_VALUE = "org.apache.kafka.tools.api.StringDecoder"
 
@@ -94,7 +94,7 @@ def command(
 
 
 def _files_at(path: Path) -> list[str]:
-    """The file, or those of a partition's folder that can be shown."""
+    """Return the file itself, or the printable files in a partition's folder."""
     if not path.is_dir():
         return [str(path)]
     found = sorted(str(each) for each in path.iterdir() if each.suffix in SUFFIXES)

@@ -1,6 +1,6 @@
-"""The launcher as its users see it: one process that forks all the clusters of this process.
+"""The client side of the launcher: one launcher process forks all clusters of this process.
 
-It starts with the first cluster and ends with this process, so that only the first one pays for its imports. Processes that
+It starts with the first cluster and ends with this process, so only the first cluster waits for its imports. Processes that
 were forked from this one, or that pytest-xdist started, have their own.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-#: How long what still runs may take to stop when this process ends.
+#: How long running members may take to stop when this process ends.
 END_TIMEOUT_S: Final = 60.0
 
 _numbers = itertools.count()
@@ -37,7 +37,7 @@ class Member:
     #: None while it runs.
     exit_code: int | None = None
     paused: bool = False
-    #: How the launcher calls it: several clusters have a broker-1.
+    #: The launcher's name for it: several clusters have a broker-1.
     key: str = field(default_factory=lambda: str(next(_numbers)))
 
     @property
@@ -46,7 +46,7 @@ class Member:
 
 
 class ForkServer:
-    """The launcher process, and what it has told. Any thread."""
+    """The launcher process, and the state that it has reported. Any thread."""
 
     def __init__(self) -> None:
         self.owner_pid = os.getpid()
@@ -59,7 +59,7 @@ class ForkServer:
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._members: dict[str, Member] = {}
-        #: Whether anybody has asked it for anything.
+        #: Whether a command was sent.
         self._is_used = False
         self.ended = False
         self._reader = threading.Thread(target=self._read, name="launcher events", daemon=True)
@@ -90,15 +90,15 @@ class ForkServer:
                 del self._members[member.key]
 
     def remove_at_end(self, folder: Path) -> None:
-        """Also when this process is killed: the launcher outlives it by a moment."""
+        """Delete the folder when this process ends, even if it is killed: the launcher lives a moment longer."""
         self._send({"remove": str(folder)})
 
     def is_removed(self, folder: Path) -> None:
-        """Somebody else did it."""
+        """The folder was deleted by its owner."""
         self._send({"removed": str(folder)})
 
     def start(self, member: Member) -> None:
-        """The process has this process's environment, folder and limit of files, as a child of its own would."""
+        """Start a process with this process's environment, folder and open-file limit, as if it were a child."""
         with self._changed:
             self._members[member.key] = member
         self._send(
@@ -117,7 +117,7 @@ class ForkServer:
         assert self._process.stdin is not None
         data = json.dumps(command).encode() + b"\n"
         self._is_used = True
-        # A launcher that has ended is seen by whoever waits for what it should have done.
+        # If the launcher has ended, `wait` notices it.
         with self._sending, contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(data)
             self._process.stdin.flush()
@@ -127,10 +127,10 @@ class ForkServer:
             return self._changed.wait_for(lambda: condition() or self.ended, timeout_s) and condition()
 
     def close(self) -> None:
-        """The launcher ends what still runs, then itself."""
+        """End the running members, then the launcher."""
         assert self._process.stdin is not None and self._process.stdout is not None
         if not self._is_used:
-            self._process.kill()  # nobody waits for its imports
+            self._process.kill()  # unused: do not wait for its imports
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -147,7 +147,7 @@ _running: ForkServer | None = None
 
 
 def fork_server() -> ForkServer:
-    """The one of this process."""
+    """Return the launcher of this process."""
     global _running
     with _lock:
         if _running is not None and _running.owner_pid == os.getpid() and not _running.ended:
@@ -157,7 +157,7 @@ def fork_server() -> ForkServer:
 
 
 def end_fork_server() -> None:
-    """End it now, with all that it started. The next cluster starts another."""
+    """End the launcher with everything that it started. The next cluster starts another one."""
     global _running
     with _lock:
         if _running is not None and _running.owner_pid == os.getpid():
@@ -165,6 +165,6 @@ def end_fork_server() -> None:
         _running = None
 
 
-# When this module is imported, not when the first cluster starts: functions that are registered later run earlier, so that
-# clusters which stop at the end of the process still find their launcher.
+# Registered on import, not when the first cluster starts: later registrations run earlier, so clusters that stop at the end
+# of the process still find their launcher.
 atexit.register(end_fork_server)

@@ -92,7 +92,7 @@ def topic_filter(pattern: str, partitions: str | None) -> Filter:
 
 
 def rules_filter(text: str) -> Filter:
-    """Any of several rules: `topic`, `topic:3`, `topic:0-3` (the upper end is left out), `topic:5-`, `:1`."""
+    """Match any of several rules: `topic`, `topic:3`, `topic:0-3` (without the upper end), `topic:5-`, `:1`."""
     rules = [_rule(part) for part in text.split(",")]
     return lambda where: any(rule(where) for rule in rules)
 
@@ -121,7 +121,7 @@ async def _print(cluster: AsyncClient, wanted: Filter, at: int, exclude_internal
         raise UsageError("Could not match any topic-partitions with the specified filters")
     listed = await list_offsets(cluster, dict.fromkeys(chosen, at))
     found: list[tuple[TopicPartition, int]] = []
-    # Kafka sorts by the text of the partition: topic-10 comes before topic-2.
+    # As in Kafka, sort by the text of the partition: topic-10 comes before topic-2.
     for where in sorted(listed, key=str):
         entry = listed[where]
         if entry.error is not ErrorCode.NONE:

@@ -1,18 +1,18 @@
-"""Starts ZooKeeper and brokers as children, by forking: modules are imported once, so that a child starts in milliseconds.
+"""Start ZooKeeper and brokers as forked children: modules are imported once, so a child starts in milliseconds.
 
-A process of its own (`python -m barnabas.cli.launcher`), so that its users (`barnabas up`, a test with threads) never fork
-themselves. `cli.fork_server` starts it. It reads one JSON command a line and writes one JSON event a line:
+A separate process (`python -m barnabas.cli.launcher`), so that its users (`barnabas up`, a test with threads) never fork
+themselves. `cli.fork_server` starts it. It reads one JSON command per line and writes one JSON event per line:
 
     {"start": "7", "kind": "broker", "arguments": [...], "log": "/path",
-     "environment": {...}, "folder": "/path", "open_files": [1024, 4096]}           a child to start
-    {"remove": "/path"}                                                             a folder that goes with the launcher
-    {"removed": "/path"}                                                            one that is gone already
+     "environment": {...}, "folder": "/path", "open_files": [1024, 4096]}           start a child
+    {"remove": "/path"}                                                             delete this folder at the end
+    {"removed": "/path"}                                                            this folder is already deleted
     {"event": "started", "name": "7", "pid": 4711}
     {"event": "ready", "name": "7", "line": "ready broker=1 …"}                     its first line of output
     {"event": "exited", "name": "7", "code": 0}                                     negative: the signal that ended it
 
-It takes commands while it imports: ZooKeeper, which needs little, starts meanwhile. When its standard input ends (its parent
-is gone, however that happened) it ends its children and itself: no orphans.
+It takes commands while it imports: ZooKeeper needs few modules and starts meanwhile. When its standard input closes (its
+parent has ended in any way), it ends its children and itself, so no orphans remain.
 """
 
 import gc
@@ -31,10 +31,10 @@ from typing import Any, NoReturn
 
 from barnabas.base.host.process_title import set_title
 
-#: How long children may take to stop when the parent is gone.
+#: How long children may take to stop after the parent has ended.
 STOP_TIMEOUT_S = 20.0
 _READ_BYTES = 65536
-#: In this order; each takes some 100 ms at most.
+#: Imported in this order; each takes at most about 100 ms.
 IMPORTS = (
     "uvloop",
     "barnabas.zookeeper.service",
@@ -45,7 +45,7 @@ IMPORTS = (
     "barnabas.broker.groups.coordinator",
     "barnabas.broker.process",
 )
-#: Needs no more than what is imported first.
+#: Kinds of children that need only the first imports.
 STARTS_EARLY = frozenset({"zookeeper"})
 
 
@@ -55,7 +55,7 @@ class _Child:
     kind: str
     pid: int
     pidfd: int
-    #: Its standard output, until it has said that it is ready; -1 then.
+    #: The child's standard output, until the child has reported that it is ready; then -1.
     output: int
     said: bytes = b""
 
@@ -65,7 +65,7 @@ class Launcher:
         self._commands_fd = commands_fd
         self._events_fd = events_fd
         self._pending = b""
-        #: Children that were asked for before what they need was loaded; None: all is loaded.
+        #: Start commands that wait for the imports; None once everything is imported.
         self._waiting: list[dict[str, Any]] | None = []
         self._poll = select.poll()
         self._poll.register(commands_fd, select.POLLIN)
@@ -73,7 +73,7 @@ class Launcher:
         self._doomed: dict[str, None] = {}
 
     def prepare(self, steps: Iterable[Callable[[], object]]) -> bool:
-        """Load what children need, once for all, and look at the commands after each step. False: they have ended."""
+        """Import what children need, and process commands after each step. Return False if the commands have ended."""
         for step in steps:
             step()
             if not self._look(timeout_ms=0):
@@ -89,7 +89,7 @@ class Launcher:
             pass
 
     def _look(self, timeout_ms: int | None = None) -> bool:
-        """See to what has happened, or happens in this time. False: the commands have ended, and so has all else."""
+        """Process events, waiting up to `timeout_ms`. Return False if the commands have ended; then all children have ended."""
         poll = self._poll
         for child in self._children.values():
             poll.register(child.pidfd, select.POLLIN)
@@ -162,7 +162,7 @@ class Launcher:
             child.output = -1
 
     def _end_children(self) -> None:
-        """Brokers first, then ZooKeeper, which they need to leave in order; who does not go is killed."""
+        """End brokers first, then ZooKeeper, which brokers need for a clean stop. Kill a child that does not stop in time."""
         for is_zookeeper in (False, True):
             group = [c for c in self._children.values() if (c.kind == "zookeeper") == is_zookeeper]
             for child in group:
@@ -178,15 +178,15 @@ class Launcher:
         try:
             os.write(self._events_fd, data)
         except BrokenPipeError:
-            return  # the other side has closed; the commands end soon
+            return  # the parent has closed the pipe, so the commands end soon
 
 
 def _become(command: dict[str, Any], output: int) -> NoReturn:
-    """In the child: run the server, and never return to the launcher's code."""
+    """Run the server in the child; never return to the launcher's code."""
     code = 1
     try:
-        gc.enable()  # one that starts early is forked while modules are imported
-        os.setsid()  # Ctrl-C in a terminal is for the parent, which stops its children in order
+        gc.enable()  # the launcher disables it while it imports
+        os.setsid()  # Ctrl-C in a terminal must reach only the parent, which stops its children in order
         os.environ.clear()
         os.environ.update(command["environment"], BARNABAS_PARENT_DEATH_SIGNAL="1")
         os.chdir(command["folder"])
@@ -213,7 +213,7 @@ def _become(command: dict[str, Any], output: int) -> NoReturn:
 
 
 def _name_process(kind: str, arguments: list[str]) -> None:
-    """`barnabas broker-1 /data`, by the file of its settings; `barnabas zookeeper /data`, by the folder of its data."""
+    """Name the process `barnabas broker-1 /data`, by its settings file, or `barnabas zookeeper /data`, by its data folder."""
     path = arguments[arguments.index("--data") + 1] if "--data" in arguments else arguments[0]
     folder, _, file = path.rpartition("/")
     name = file.removesuffix(".properties") if kind == "broker" else kind
@@ -238,14 +238,14 @@ def _warm_up() -> None:
     from barnabas.broker.process import warm_up
 
     warm_up()
-    # Frozen, so that collecting garbage does not unshare pages.
+    # Freeze all objects, so that garbage collection does not unshare memory pages.
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def main() -> None:
-    gc.disable()  # nothing that is imported is garbage, and to look for it takes an eighth of the time
+    gc.disable()  # imports create no garbage, and collecting takes an eighth of the time
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands, events = os.dup(0), os.dup(1)
     os.set_inheritable(commands, False)

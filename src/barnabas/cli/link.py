@@ -28,7 +28,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.wire.messages.describe_links import DescribedLink, DescribedMirrorPartition
 
-#: The exit status of a planned promotion after which the source has records that did not come over.
+#: Exit status of a planned promotion if the source has records that were not mirrored.
 _LEFT_BEHIND: Final = 3
 _ACTIONS: Final = ("check", "create", "list", "describe", "pause", "resume", "promote", "delete")
 
@@ -143,29 +143,34 @@ def command(
 
 
 async def _promote(cluster: AsyncClient, name: str, topic: str | None, *, now: bool, wait_s: float, json: bool) -> int:
-    """How many records the source has that did not come over, as far as it is known."""
+    """Promote, and return the number of records known to be at the source but not mirrored."""
     await admin.alter_link(cluster, name, "promote-now" if now else "promote", topic=topic)
     if not wait_s:
         say(f"Promoting {topic or f'link {name}'}; `barnabas link describe {name}` shows how far it is.")
         return 0
     loop = asyncio.get_running_loop()
-    deadline_s, told = loop.time() + wait_s, ""
+    deadline_s, reported = loop.time() + wait_s, ""
     while True:
         [link] = await admin.describe_links(cluster, [name])
-        link.topics = [each for each in link.topics if topic in (None, each.name)]
-        left = [each for each in link.topics if each.state.startswith("promoting")]
-        if not left:
+        link.topics = [mirror for mirror in link.topics if topic in (None, mirror.name)]
+        remaining = [mirror for mirror in link.topics if mirror.state.startswith("promoting")]
+        if not remaining:
             break
-        lags = [partition.lag_records for each in left for partition in each.partitions if partition.state != "final"]
+        lags = [
+            partition.lag_records
+            for mirror in remaining
+            for partition in mirror.partitions
+            if partition.state != "final"
+        ]
         unknown = any(lag < 0 for lag in lags)
-        progress = f"{len(left)} topics to go, {'some' if unknown else sum(lags)} records behind the source"
-        if progress != told:
+        progress = f"{len(remaining)} topics to go, {'some' if unknown else sum(lags)} records behind the source"
+        if progress != reported:
             warn_progress(progress)
-            told = progress
+            reported = progress
         if loop.time() > deadline_s:
             raise UsageError(
-                f"not promoted within {wait_s:.0f} s: {progress}. The promotion goes on, and ends when nobody writes to the "
-                "source any more; if that is not possible, use --now"
+                f"not promoted within {wait_s:.0f} s: {progress}. The promotion goes on, and ends when no producer "
+                "writes to the source any more; if that is not possible, use --now"
             )
         await asyncio.sleep(0.2)
     behind = sum(max(0, partition.lag_records) for each in link.topics for partition in each.partitions)
@@ -204,7 +209,7 @@ def _known(value: int) -> str:
 
 
 def _start(text: str) -> str:
-    """earliest, latest, or a time: in milliseconds, or as people write it."""
+    """Parse earliest, latest, or a time: in milliseconds, or as people write it."""
     if text in ("earliest", "latest") or text.isdigit():
         return text
     time_ms = time_in(text)
@@ -237,7 +242,7 @@ async def _show(cluster: AsyncClient, name: str | None, topic: str | None, *, js
 
 
 def as_document(link: DescribedLink, *, detailed: bool = True) -> dict[str, Any]:
-    """One link, for programs."""
+    """Return one link as a JSON document."""
     document: dict[str, Any] = {
         "name": link.name,
         "state": link.state,
@@ -288,7 +293,7 @@ def _partition_document(partition: DescribedMirrorPartition) -> dict[str, Any]:
 
 
 def _lag(link: DescribedLink) -> int | None:
-    """Of all partitions together; None while one is not known."""
+    """Return the lag of all partitions together; None while one is unknown."""
     lags = [partition.lag_records for each in link.topics for partition in each.partitions]
     return None if any(lag < 0 for lag in lags) else sum(lags)
 

@@ -1,4 +1,4 @@
-"""`barnabas link check`: what of a cluster would carry over through a link. It asks, and changes nothing."""
+"""`barnabas link check`: report what of a cluster a link would carry over. It changes nothing."""
 
 import os
 from typing import Any
@@ -7,10 +7,11 @@ import typer
 
 from barnabas.base.config.properties import resolve_variables
 from barnabas.broker.features.link.settings import LinkSettings, check_pattern
-from barnabas.cli._link_findings import judge, kind_of, megabytes, rows
+from barnabas.cli._link_findings import judge, kind_of, rows
 from barnabas.cli._link_source import Source, Target, look, look_at_target
 from barnabas.cli._progress import telling
 from barnabas.cli._tool import UsageError, options, run, say, say_json, table
+from barnabas.cli._words import duration_text, size_text
 from barnabas.cli.doctor import EXIT, show
 from barnabas.client.config import load_properties
 from barnabas.services.doctor.finding import Finding, count, in_order, worst
@@ -27,13 +28,13 @@ def check(
     command_config: str | None = None,
     json: bool = False,
 ) -> None:
-    """`config` is the source's properties file, as `link create` takes it. With `bootstrap_server`, also the cluster it is for.
+    """`config` is the source's properties file, as for `link create`. `bootstrap_server` adds checks of the target cluster.
 
-    Exit status 0: all carries over, but for notes; 1: something stands in the way; 3: something is left behind.
+    Exit status 0: everything carries over, except for notes; 1: a problem prevents the link; 3: some data stays behind.
     """
     if config is None:
         raise UsageError("link check needs --config FILE: the source's bootstrap.servers, and how to log in there")
-    # As `create` would take them: what is wrong in the file shows here first.
+    # Parse as `create` does, so that mistakes in the file show up here first.
     settings = LinkSettings.of(resolve_variables(load_properties(config), os.environ), name="check")
     check_pattern(topics, what="--topics")
     check_pattern(groups, what="--groups")
@@ -83,18 +84,11 @@ def _estimate(source: Source) -> str:
     if size is None:
         return "size: the source does not say"
     if source.bytes_per_s is None:
-        return f"size: {megabytes(size)}; too little to read to tell how long it takes"
+        return f"size: {size_text(size)}; too little to read to tell how long it takes"
     return (
-        f"size: {megabytes(size)}; about {_duration(size / source.bytes_per_s)} at {source.bytes_per_s / 1e6:.0f} MB/s, "
+        f"size: {size_text(size)}; about {duration_text(size / source.bytes_per_s)} at {source.bytes_per_s / 1e6:.0f} MB/s, "
         "which one connection read just now"
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 2:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def _document(source: Source, target: Target | None, findings: list[Finding]) -> dict[str, Any]:

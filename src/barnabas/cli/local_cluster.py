@@ -1,7 +1,7 @@
-"""A cluster on this machine: ZooKeeper and brokers as processes, started by the launcher. What `barnabas up` and
-`barnabas.testing` are made of.
+"""A cluster on this machine: ZooKeeper and brokers as processes, started by the launcher. `barnabas up` and
+`barnabas.testing` are built on it.
 
-Blocking; any one thread at a time. Brokers have the ids 1..N. One that is started again keeps its id, port and data.
+Blocking; one thread at a time. Brokers have the ids 1..N. A restarted broker keeps its id, port and data.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from barnabas.cli.local_security import LocalSecurity
 
 T = TypeVar("T")
-#: For one process to start. A busy machine may take most of it.
+#: Limit for the start of one process; a busy machine may need most of it.
 READY_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
 BROKER: Final = "broker"
@@ -37,7 +37,7 @@ _REGISTRY_SETTING: Final = "barnabas.schema.registry.url"
 
 
 class ClusterFailed(BarnabasError):
-    """A process did not start, or ended by itself; the message holds the end of its log."""
+    """A process did not start, or ended by itself; the message has the end of its log."""
 
 
 @dataclass(kw_only=True)
@@ -46,36 +46,36 @@ class LocalCluster:
 
     brokers: int = 3
     host: str = "127.0.0.1"
-    #: Where clients connect to; None: `host`.
+    #: The host that clients connect to; None means `host`.
     advertised_host: str | None = None
-    #: Of broker 1; the others follow. 0: whatever is free.
+    #: The port of broker 1; the other brokers use the next ones. 0: any free port.
     port: int = 0
-    #: None: a temporary folder that goes with the cluster.
+    #: None: a temporary folder that is deleted with the cluster.
     data: Path | None = None
-    #: `HOST:PORT/path` of a ZooKeeper that is there already; None: the embedded one.
+    #: `HOST:PORT/path` of an existing ZooKeeper; None: the embedded one.
     zookeeper: str | None = None
-    #: Settings of every broker, over those that suit a local cluster.
+    #: Settings of every broker; they override those chosen for a local cluster.
     config: Mapping[str, SettingValue] = field(default_factory=dict)
     #: Settings of single brokers, by id.
     broker_config: Mapping[int, Mapping[str, SettingValue]] = field(default_factory=dict)
-    #: Further options of the embedded ZooKeeper.
+    #: More options of the embedded ZooKeeper.
     zookeeper_options: tuple[str, ...] = ()
-    #: TLS, users and ACLs: `client_settings` has what clients need then.
+    #: TLS, users and ACLs; `client_settings` then has what clients need.
     secure: bool = False
 
-    #: A schema registry beside the brokers, and its port. 0: whatever is free.
+    #: A schema registry beside the brokers, and its port. 0: any free port.
     schema_registry: bool = False
     schema_registry_port: int = 0
 
-    #: A console beside the brokers, and its port. 0: whatever is free.
+    #: A console beside the brokers, and its port. 0: any free port.
     console: bool = False
     console_port: int = 0
-    #: A Spark beside the brokers that keeps topics as tables.
+    #: A Spark beside the brokers that writes topics to tables.
     tables: bool = False
-    #: Brokers show their inside, each at its `inside_url`; with a console they always do.
+    #: Each broker shows its internals at its `inside_url`; with a console they always do.
     inside: bool = False
 
-    #: Brokers open a socket for faults on purpose: `barnabas.testing` sets it.
+    #: Brokers open a socket that injects faults; `barnabas.testing` sets this.
     with_control: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -108,14 +108,14 @@ class LocalCluster:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Everything up and ready, or `ClusterFailed`."""
+        """Start all processes and wait until they are ready, or raise `ClusterFailed`."""
         self._launcher = fork_server()
         if self.data is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="barnabas-"))
             self._launcher.remove_at_end(self._temporary)
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.secure:
-            from barnabas.cli.local_security import LocalSecurity  # costs a client and cryptography
+            from barnabas.cli.local_security import LocalSecurity  # slow: imports a client and cryptography
 
             self.folder.chmod(0o700)  # other users must not read records, logs and ZooKeeper's data
             self._security = LocalSecurity.prepare(
@@ -144,7 +144,7 @@ class LocalCluster:
             wait_until(lambda address=address: security.is_known_at(address), what=f"users at {address}")  # type: ignore[misc]
 
     def stop(self) -> None:
-        """In order: what runs beside the brokers, the brokers, which hand over and leave, then ZooKeeper.
+        """Stop what runs beside the brokers, then the brokers, which hand over their partitions, then ZooKeeper.
 
         Removes a temporary folder.
         """
@@ -161,7 +161,7 @@ class LocalCluster:
     def _end(self, members: list[Member]) -> None:
         assert self._launcher is not None
         for member in members:
-            # One that was asked for and has no process yet will have one in a moment.
+            # A requested member may not have a process yet; it gets one soon.
             self._launcher.wait(lambda member=member: member.pid or member.exit_code is not None, STOP_TIMEOUT_S)  # type: ignore[misc]
             self._signal(member, self._stop_signal)
             self._signal(member, signal.SIGCONT)
@@ -200,43 +200,43 @@ class LocalCluster:
         return f"{self._client_host}:{self._ports[broker_id]}"
 
     def listener_address(self, broker_id: int, listener: str) -> str:
-        """Of one listener, from what the broker said when it was ready."""
+        """Return a listener's address from the broker's ready line."""
         fields = _fields(self.member(broker_id))
-        addresses = dict(each.split("://", 1) for each in fields["listeners"].split(","))
+        addresses = dict(listener.split("://", 1) for listener in fields["listeners"].split(","))
         return addresses[listener]
 
     def inside_url(self, broker_id: int) -> str:
-        """Where a broker shows its inside (below `/inside`) and its metrics; the same after a restart."""
+        """Return the address at which a broker shows its internals (below `/inside`) and its metrics; a restart keeps it."""
         self.member(broker_id)
         if broker_id not in self._inside_urls:
             raise ClusterFailed("brokers do not show their inside: start the cluster with inside=True")
         return self._inside_urls[broker_id]
 
     def client_settings(self, user: str = "client") -> dict[str, str]:
-        """What the Java client, our tools and our own client need to come in. `user` is client, or admin, who may do
-        everything; without `secure` there are no users, and the address is enough."""
+        """Return the settings with which the Java client, the tools and barnabas's client can connect. `user` is client, or
+        admin, which may do everything. Without `secure` there are no users, and the address is enough."""
         secured = self._security.client_settings(user) if self._security is not None else {}
         return {"bootstrap.servers": self.bootstrap, **secured}
 
     def librdkafka_settings(self, user: str = "client") -> dict[str, str]:
-        """The same for confluent-kafka, and all else that is made on librdkafka."""
+        """Return the same for confluent-kafka and other clients that use librdkafka."""
         secured = self._security.librdkafka_settings(user) if self._security is not None else {}
         return {"bootstrap.servers": self.bootstrap, **secured}
 
     def command_config(self, user: str = "client") -> Path | None:
-        """The file with these settings, for `--command-config`; None without `secure`."""
+        """Return the file with these settings, for `--command-config`; None without `secure`."""
         return self._security.properties_file(user) if self._security is not None else None
 
     @property
     def schema_registry_url(self) -> str:
-        """Where the registry answers. Give it to clients as `schema.registry.url`."""
+        """Return the registry's URL. Clients take it as `schema.registry.url`."""
         if REGISTRY not in self._members:
             raise ClusterFailed("the cluster has no schema registry: start it with schema_registry=True")
         return (self._members[REGISTRY].ready_line or "").removeprefix("ready schema-registry=")
 
     @property
     def console_url(self) -> str:
-        """Where a browser finds the console."""
+        """Return the console's URL for a browser."""
         if CONSOLE not in self._members:
             raise ClusterFailed("the cluster has no console: start it with console=True")
         return (self._members[CONSOLE].ready_line or "").removeprefix("ready console=")
@@ -255,7 +255,7 @@ class LocalCluster:
         return self.folder / f"broker-{broker_id}.control"
 
     def log(self, broker_id: int) -> str:
-        """What the broker has logged so far."""
+        """Return the broker's log so far."""
         return self.member(broker_id).log.read_text(errors="replace")
 
     def member(self, broker_id: int) -> Member:
@@ -313,12 +313,12 @@ class LocalCluster:
             self._start_tables()
 
     def kill(self, broker_id: int) -> None:
-        """kill -9: no hand-over, no flush."""
+        """Kill the broker with SIGKILL: no hand-over, no flush."""
         self._signal(self.member(broker_id), signal.SIGKILL)
         self._wait_exit(self.member(broker_id), STOP_TIMEOUT_S)
 
     def terminate(self, broker_id: int, *, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """A clean stop; the exit code."""
+        """Stop the broker cleanly; return its exit code."""
         member = self.member(broker_id)
         self._signal(member, signal.SIGTERM)
         if not self._wait_exit(member, timeout_s):
@@ -337,7 +337,7 @@ class LocalCluster:
     def start_broker(
         self, broker_id: int, *, config: Mapping[str, SettingValue] | None = None, wait: bool = True
     ) -> None:
-        """A broker that was stopped or killed, on its data and port again."""
+        """Start a stopped or killed broker again, with its data and port."""
         if self.member(broker_id).running:
             raise ClusterFailed(f"broker {broker_id} is running")
         self._launch_broker(broker_id, config)
@@ -349,7 +349,7 @@ class LocalCluster:
         self.start_broker(broker_id)
 
     def restart_zookeeper(self, *, kill: bool = False, away_s: float = 0) -> None:
-        """The embedded ZooKeeper, on its data and port again: sessions live on."""
+        """Restart the embedded ZooKeeper with its data and port: sessions survive."""
         port = self.zookeeper_connect.rpartition(":")[2]
         self.stop_zookeeper(kill=kill)
         time.sleep(away_s)
@@ -376,10 +376,10 @@ class LocalCluster:
         return member
 
     def _start_zookeeper(self, port: str = "0") -> None:
-        # Whatever the brokers' host is: nobody but them, on this machine, has business with it.
+        # On loopback whatever the brokers' host is, because only they use it, from this machine.
         arguments = ["--host", "127.0.0.1", "--data", str(self.folder / ZOOKEEPER), "--max-client-cnxns", "1000"]
         if self._temporary is not None:
-            arguments.append("--no-force-sync")  # a power cut takes the folder with it
+            arguments.append("--no-force-sync")  # the folder is temporary: a power cut makes it useless anyway
         if self._security is None:
             arguments += ["--port", port]
         else:
@@ -387,7 +387,7 @@ class LocalCluster:
         self._wait_member_ready(self._launch(ZOOKEEPER, ZOOKEEPER, [*arguments, *self.zookeeper_options]))
 
     def _as_client(self, user: str = "client") -> list[str]:
-        """Arguments of a command that runs beside the brokers, as a client of them."""
+        """Return the arguments of a command that runs beside the brokers as their client."""
         file = self.command_config(user)
         return ["--bootstrap-server", self.bootstrap, *([] if file is None else ["--command-config", str(file)])]
 
@@ -399,10 +399,10 @@ class LocalCluster:
             arguments += ["--advertised-host", self.advertised_host]
         self._wait_member_ready(self._launch(REGISTRY, REGISTRY, arguments))
         if former is None and _REGISTRY_SETTING not in self._config:
-            self._tell_brokers(self.schema_registry_url)
+            self._set_registry_on_brokers(self.schema_registry_url)
 
-    def _tell_brokers(self, registry_url: str) -> None:
-        """Where the registry is, for topics with `barnabas.value.schema.validation`; until all of them know."""
+    def _set_registry_on_brokers(self, registry_url: str) -> None:
+        """Set the registry's URL on the brokers, for topics with `barnabas.value.schema.validation`; wait until all have it."""
         from barnabas.base.words import AlterOperation, ConfigResourceType
         from barnabas.client.admin.configs import alter_configs, describe_configs
         from barnabas.client.blocking import BlockingClient
@@ -421,7 +421,8 @@ class LocalCluster:
                 wait_until(lambda: is_known_at(broker_id), what=f"{_REGISTRY_SETTING} at broker {broker_id}")  # noqa: B023
 
     def _start_console(self) -> None:
-        """On loopback, whatever the brokers' host is. Where there are users they sign in, and their rights decide."""
+        """Start the console on loopback, whatever the brokers' host is. With users, it asks them to sign in and uses their
+        rights."""
         arguments = [*self._as_client(), "--port", str(self.console_port), "--read-write"]
         if self.secure:
             arguments.append("--sign-in")
@@ -431,7 +432,7 @@ class LocalCluster:
         self._wait_member_ready(self._launch(CONSOLE, CONSOLE, arguments))
 
     def _start_tables(self) -> None:
-        """Nobody waits for it: Spark takes its time, and tables catch up."""
+        """Start the tables without waiting: Spark starts slowly, and tables catch up."""
         self._launch(TABLES, TABLES, ["run", *self._as_client("admin")])
 
     def _launch_broker(self, broker_id: int, config: Mapping[str, SettingValue] | None = None) -> None:
@@ -440,7 +441,7 @@ class LocalCluster:
         if self._security is None:
             file.write_text(settings)
         else:
-            self._security.write_secret(file, settings)  # it holds what the brokers share with ZooKeeper
+            self._security.write_secret(file, settings)  # it has the secret that the brokers share with ZooKeeper
         arguments = [str(file)]
         if self.with_control:
             self.control_path(broker_id).unlink(missing_ok=True)
@@ -449,11 +450,11 @@ class LocalCluster:
 
     @property
     def min_insync_replicas(self) -> int:
-        """Of topics without a setting of their own."""
+        """Return the value for topics without their own setting."""
         return int(self._config.get("min.insync.replicas", "2" if self.brokers >= 3 else "1"))
 
     def _properties(self, broker_id: int) -> dict[str, str]:
-        """Settings that suit a cluster of this size on one machine; the user's win."""
+        """Return settings for a cluster of this size on one machine; the user's settings override them."""
         port = self._ports.get(broker_id) or (self.port + broker_id - 1 if self.port else 0)
         return {
             **suiting_settings(self.brokers, min_insync_replicas=self.min_insync_replicas),
@@ -502,7 +503,7 @@ class LocalCluster:
             if member.exit_code is not None:
                 what = f"ended with {member.exit_code}"
             elif self._launcher.ended:
-                what = "was not started: the launcher has ended, and said why on standard error"
+                what = "was not started: the launcher has ended; see its message on standard error"
             raise ClusterFailed(f"{member.name} {what}\n{_tail(member.log)}")
 
     def _wait_exit(self, member: Member, timeout_s: float) -> bool:
@@ -517,12 +518,12 @@ class LocalCluster:
 
 
 def _fields(member: Member) -> dict[str, str]:
-    """What a broker said of itself when it was ready."""
+    """Parse the fields of a broker's ready line."""
     return dict(part.split("=", 1) for part in (member.ready_line or "").split()[1:])
 
 
 def _tail(log: Path, lines: int = 15) -> str:
-    """Its last lines; from the one that says why it ended, where there is one."""
+    """Return the last lines of a log, beginning with the line that says why the process ended, if there is one."""
     if not log.exists():
         return "(no log)"
     last = log.read_text(errors="replace").splitlines()[-lines:]
@@ -531,7 +532,7 @@ def _tail(log: Path, lines: int = 15) -> str:
 
 
 def wait_until(condition: Callable[[], T], timeout_s: float = 60.0, *, what: str = "the condition") -> T:
-    """Poll for a condition outside of this process, for which there is no event; returns its first true value."""
+    """Poll until the condition is true, for changes outside of this process; return its first true value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
 """Security of a local cluster: certificates, users, ACLs, and the settings of its clients.
 
-Everything lies in the cluster's folder under `security/`, readable for its owner alone, and is made once: a cluster that is
-started again on its data keeps its authority and its passwords.
+All files are in the cluster's folder under `security/`, readable only by their owner, and are created once: a cluster that
+starts again on its data keeps its certificate authority and its passwords.
 """
 
 import json
@@ -25,7 +25,7 @@ from barnabas.wire.auth.mechanisms.scram import ScramMechanism
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from barnabas.zookeeper.fourletter import WORDS_FOR_STRANGERS
 
-#: May do everything; may use topics, groups and transactions, and no more.
+#: ADMIN may do everything; CLIENT may use topics, groups and transactions only.
 ADMIN, CLIENT = "admin", "client"
 _BROKER: Final = "broker"
 #: A certificate of a broker that has expired.
@@ -42,7 +42,7 @@ _CLIENT_ACLS: Final = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LocalSecurity:
-    """It holds passwords, so it does not show itself."""
+    """Has passwords, so its `repr` hides them."""
 
     folder: Path
     passwords: Mapping[str, str]
@@ -53,8 +53,9 @@ class LocalSecurity:
 
     @staticmethod
     def prepare(folder: Path, host: str, *, with_expired: bool = False) -> "LocalSecurity":
-        """What is in the folder, or made now; for a test also a certificate that has expired.
-        :raises ConfigError: where cryptography is not installed.
+        """Load the files of the folder, or create them; for tests also an expired certificate.
+
+        :raises ConfigError: if the package cryptography is not installed.
         """
         secret_file = folder / "secrets.json"
         if secret_file.exists():
@@ -72,18 +73,18 @@ class LocalSecurity:
         if with_expired:
             LocalSecurity.write_secret(folder / EXPIRED, authority.issue(_BROKER, list(hosts), days=-1))
         passwords = {user: secrets.token_urlsafe(12) for user in (ADMIN, CLIENT)}
-        made = LocalSecurity(folder, passwords, *(secrets.token_urlsafe(18) for _ in range(3)))
+        created = LocalSecurity(folder, passwords, *(secrets.token_urlsafe(18) for _ in range(3)))
         kept = {
             "passwords": passwords,
-            "zookeeper": made.zookeeper_password,
-            "tokens": made.token_key,
-            "encoder": made.encoder_secret,
+            "zookeeper": created.zookeeper_password,
+            "tokens": created.token_key,
+            "encoder": created.encoder_secret,
         }
         LocalSecurity.write_secret(secret_file, json.dumps(kept))
-        return made
+        return created
 
     def broker_settings(self, host: str, port: int, *, own_zookeeper: bool) -> dict[str, str]:
-        """Clients come by SCRAM over TLS, brokers with their certificate on a listener of their own."""
+        """Clients log in with SCRAM over TLS; brokers use their certificates on a separate listener."""
         settings = {
             "listeners": f"CLIENT://{host}:{port},INTERNAL://{host}:0",
             "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL",
@@ -107,7 +108,7 @@ class LocalSecurity:
     # -- ZooKeeper ----------------------------------------------------------------------------------------------------
 
     def zookeeper_client_settings(self) -> dict[str, str]:
-        """The settings with which a broker, or an operator with `zookeeper-shell`, can connect."""
+        """Return the settings with which a broker, or an operator with `zookeeper-shell`, connects."""
         return {
             "barnabas.zookeeper.digest": f"{_BROKER}:{self.zookeeper_password}",
             "zookeeper.ssl.client.enable": "true",
@@ -119,8 +120,8 @@ class LocalSecurity:
         }
 
     def write_zookeeper_files(self, port: str) -> Path:
-        """Who has no certificate of this cluster's authority cannot even connect: whatever the znodes' ACLs say, also those
-        that an earlier run without security left open. Returns the server's file."""
+        """Write the server's files and return the main one. Only clients with a certificate of this cluster's authority can
+        connect, so even znodes whose ACLs an earlier run without security left open are protected."""
         LocalSecurity.write_secret(
             self.folder / "zookeeper-client.properties", format_properties(self.zookeeper_client_settings())
         )
@@ -137,7 +138,7 @@ class LocalSecurity:
 
     @staticmethod
     def write_secret(path: Path, text: str) -> None:
-        """For its owner's eyes only, whatever was there before."""
+        """Write a file that only its owner can read, even if it existed with other permissions."""
         path.touch(mode=0o600)
         path.chmod(0o600)
         path.write_text(text)
@@ -145,7 +146,7 @@ class LocalSecurity:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def client_settings(self, user: str) -> dict[str, str]:
-        """As the Java client and our own tools take them."""
+        """Return the settings for the Java client and barnabas's tools."""
         return {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": _MECHANISM.sasl_name,
@@ -155,7 +156,7 @@ class LocalSecurity:
         }
 
     def librdkafka_settings(self, user: str) -> dict[str, str]:
-        """As confluent-kafka and everything else on librdkafka take them."""
+        """Return the settings for confluent-kafka and other clients that use librdkafka."""
         return {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": _MECHANISM.sasl_name,
@@ -165,7 +166,7 @@ class LocalSecurity:
         }
 
     def properties_file(self, user: str) -> Path:
-        """For `--command-config`."""
+        """Return the file for `--command-config`."""
         return self.folder / f"{user}.properties"
 
     def write_properties(self, bootstrap: str) -> None:
@@ -176,7 +177,7 @@ class LocalSecurity:
     # -- users and ACLs -----------------------------------------------------------------------------------------------
 
     def internal_settings(self) -> dict[str, str]:
-        """For the brokers' own listener, as a broker, who may do everything."""
+        """Return the settings for the brokers' own listener, with the rights of a broker, which may do everything."""
         return {
             "security.protocol": "SSL",
             "ssl.keystore.type": "PEM",
@@ -186,7 +187,7 @@ class LocalSecurity:
         }
 
     async def provision(self, internal_bootstrap: str) -> None:
-        """Users and ACLs, through the brokers' own listener. What is there already is written again."""
+        """Create users and ACLs through the brokers' own listener. Existing ones are written again."""
         async with AsyncClient(client_config(internal_bootstrap, self.internal_settings())) as cluster:
             for user, password in self.passwords.items():
                 await alter_scram(cluster, user, upserts=[ScramUpsert(_MECHANISM, _ITERATIONS, password)])
@@ -195,7 +196,7 @@ class LocalSecurity:
                 await create_acls(cluster, pattern, [Ace(f"User:{CLIENT}", "*", operation, Permission.ALLOW)])
 
     def is_known_at(self, address: str) -> bool:
-        """Whether a broker knows all users and ACLs: changes reach it through ZooKeeper."""
+        """Return whether a broker knows all users and ACLs: it learns of changes through ZooKeeper."""
         host, _, port = address.rpartition(":")
         everything = DescribeAclsRequest(
             resource_type_filter=AclResourceType.ANY,

@@ -1,16 +1,16 @@
-"""Settings of the brokers of a cluster on this machine: as a test or a user gives them, and those that suit its size."""
+"""Settings of the brokers of a local cluster: those given by a test or a user, and those that suit its size."""
 
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-#: A setting's value as a test may write it; True is `true`.
+#: The value of a setting as a test may write it; True means `true`.
 SettingValue: TypeAlias = str | int | float | Path
 
 
 def setting_texts(settings: Mapping[str, SettingValue]) -> dict[str, str]:
-    """As a properties file has them. :raises TypeError: for a value that cannot be written so."""
+    """Format values as in a properties file. :raises TypeError: for a value that has no such form."""
     texts: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, bool):
@@ -23,17 +23,17 @@ def setting_texts(settings: Mapping[str, SettingValue]) -> dict[str, str]:
 
 
 def warn_of_unknown(names: Iterable[str]) -> None:
-    """Names of settings that nobody knows are most likely mistakes."""
+    """Warn of unknown names of settings: most likely they are mistakes."""
     given = dict.fromkeys(names)
     if given:
-        from barnabas.base.config.usage import broker_notices  # the whole catalogue: only where settings are given
+        from barnabas.base.config.usage import broker_notices  # slow: imports the catalogue of all settings
 
         for notice in broker_notices(given):
             sys.stderr.write(f"warning: {notice}\n")
 
 
 def suiting_settings(brokers: int, *, min_insync_replicas: int) -> dict[str, str]:
-    """For a cluster of so many brokers on one machine."""
+    """Return settings that suit this many brokers on one machine."""
     replicas, min_isr = str(min(3, brokers)), str(min_insync_replicas)
     return {
         "zookeeper.session.timeout.ms": "6000",
@@ -44,8 +44,8 @@ def suiting_settings(brokers: int, *, min_insync_replicas: int) -> dict[str, str
         "default.replication.factor": replicas,
         "min.insync.replicas": min_isr,
         "group.initial.rebalance.delay.ms": "0",
-        # KIP-939: what the Spark sink has decided to write does not expire while its driver is away.
+        # KIP-939: a transaction that the Spark sink has prepared must not expire while its driver is down.
         "transaction.two.phase.commit.enable": "true",
-        # When all brokers stop at once, no broker can take over: ask again soon, not after Kafka's five seconds.
+        # When all brokers stop at once, no broker can take over partitions: retry soon, not after Kafka's five seconds.
         "controlled.shutdown.retry.backoff.ms": "200",
     }

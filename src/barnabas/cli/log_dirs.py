@@ -1,4 +1,4 @@
-"""`barnabas log-dirs`: kafka-log-dirs.sh. Its output was JSON before there was `--json`, which leaves out the prose."""
+"""`barnabas log-dirs`: kafka-log-dirs.sh. Its output was always JSON; `--json` only leaves out the prose."""
 
 import json as json_module
 from typing import Annotated

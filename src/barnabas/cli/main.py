@@ -1,11 +1,10 @@
 """The command `barnabas`. Its sub-commands are imported when they are called, so that each starts fast.
 
 A sub-command is a module with a function `command` that typer can turn into a command: annotated parameters, a docstring.
-It may also have `OPTIONAL_VALUES`, the names of options whose value may be left out (`--state`), and `NO_VALUE`,
-what stands for the value then; and `REWRITES`, options that stand for other arguments.
+It may also have `OPTIONAL_VALUES`, the names of options whose value may be left out (`--state`), and `NO_VALUE`, the value
+that is used then; and `REWRITES`, options that are replaced by other arguments.
 """
 
-import difflib
 import importlib
 import re
 import sys
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
+
+from barnabas.base.names import did_you_mean
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -79,7 +80,7 @@ COMMANDS: dict[str, _Entry] = {
 }
 
 
-#: How `--help` shows the commands: every one of them, once.
+#: The groups of commands in `--help`; each command is in exactly one.
 GROUPS: dict[str, tuple[str, ...]] = {
     "A cluster on this machine": ("up", "status", "restart", "snapshot", "down"),
     "Servers": ("broker", "host", "zookeeper", "schema-registry", "console"),
@@ -111,10 +112,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 class LazyGroup(TyperGroup):
-    """Knows the names and one-line helps of all commands, and imports a command's module when it is asked for it."""
+    """Has the names and one-line helps of all commands, and imports a command's module when it is used."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Report mistakes on the command line as all others, in one line."""
+        """Report mistakes on the command line in one line, like other failures."""
         if not options.pop("standalone_mode", True):
             return super().main(*args, **{**options, "standalone_mode": False})
         try:
@@ -133,17 +134,16 @@ class LazyGroup(TyperGroup):
         return load(cmd_name, importlib.import_module(entry.module)) if entry else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Some names have two words. A name that is not one gets the nearest that is."""
+        """Accept names of two words. The error for an unknown name offers the nearest known name."""
         if (name := " ".join(args[:2])) in COMMANDS:
             args = [name, *args[2:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            meant = f"did you mean {near[0]}?" if near else "barnabas --help lists them"
-            ctx.fail(f"there is no command {args[0]!r}; {meant}")
+            hint = did_you_mean(args[0], COMMANDS) or "; barnabas --help lists them"
+            ctx.fail(f"there is no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """One line a command, without importing any of them."""
+        """Print one line per command, without importing any of them."""
         formatter.write_usage("barnabas", "COMMAND [OPTIONS]")
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
@@ -161,7 +161,7 @@ class LazyGroup(TyperGroup):
 
 
 def _tell(error: Exception) -> int:
-    """One line for what click refuses, and its exit status; anything else goes on."""
+    """Print click's error in one line and return its exit status; raise any other error again."""
     from barnabas.cli._command import complain
 
     message, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
@@ -171,14 +171,14 @@ def _tell(error: Exception) -> int:
         typer.echo(context.get_help() if context else "", err=True)
     else:
         words = str(message()).strip().removesuffix(".")
-        words = " ".join(words.split())  # what may be chosen comes as a list, a line each
+        words = " ".join(words.split())  # click lists choices on a line each
         where = f"; see {context.command_path} --help" if context and not words.endswith("?") else ""
         complain(f"error: {words[:1].lower()}{words[1:]}{where}")
     return int(getattr(error, "exit_code", 1))
 
 
 def load(name: str, module: "ModuleType") -> Any:
-    """The click command of a module, with Kafka's habits of parsing and one way to fail."""
+    """Build the click command of a module, with Kafka's parsing of options and one way to report failures."""
     from barnabas.cli import _command, _completion
 
     _completion.offer_names(module.command)
@@ -199,9 +199,9 @@ def load(name: str, module: "ModuleType") -> Any:
 
 
 def _show_types_plainly(command: Any) -> None:
-    """For a person: `N` and `<str>`, where typer has `N <list[int]>` and `<list[str]>`."""
+    """Show `N` and `<str>` in usages, where typer shows `N <list[int]>` and `<list[str]>`."""
     for parameter in command.params:
-        shown = getattr(parameter, "display_type_rich", None)  # releases of typer before 0.29 show no such types
+        shown = getattr(parameter, "display_type_rich", None)  # typer before 0.29 does not show these types
         if shown is None:
             continue
         has_name = parameter.param_type_name == "argument" and parameter.metavar

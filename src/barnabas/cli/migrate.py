@@ -1,6 +1,6 @@
-"""`barnabas migrate check`: whether a running Apache Kafka cluster can be moved over, broker by broker, and back.
+"""`barnabas migrate check`: report whether a running Apache Kafka cluster can move to barnabas, broker by broker, and back.
 
-Asks the brokers only; changes nothing. Ends with 1 where something stands in the way.
+Asks the brokers only; changes nothing. Exits with 1 if a problem prevents the migration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import TopicInfo
 from barnabas.wire.versions import api_named
 
-#: Fetch of Kafka 3.9, whose controller requests and records ours are written for.
+#: Version of Fetch in Kafka 3.9, whose controller requests and records barnabas uses.
 FETCH_OF_3_9: Final = 17
-#: Given to a broker that will run here, or nothing at all: not what the cluster's other brokers have to fit.
+#: Settings that each new barnabas broker gets its own value for; the old brokers' values do not matter.
 _NEVER_CHECKED: Final = frozenset({"log.dirs", "log.dir"})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    #: `blocks`: mend it before the first broker moves. `note`: know it.
+    #: `blocks`: solve it before the first broker moves. `note`: be aware of it.
     level: str
     about: str
     text: str
@@ -84,7 +84,7 @@ def check_versions(about: str, versions: BrokerVersions) -> list[Finding]:
 
 
 def check_broker_settings(about: str, entries: Sequence[ConfigEntry]) -> list[Finding]:
-    """What was set, by file or by command, as a broker of ours would take it."""
+    """Check the settings of a broker, from its file or set dynamically, as a barnabas broker would."""
     own = [entry for entry in entries if _is_set(entry)]
     found = []
     for entry in own:
@@ -98,7 +98,7 @@ def check_broker_settings(about: str, entries: Sequence[ConfigEntry]) -> list[Fi
     try:
         BrokerConfig.parse({name: value for name, value in values.items() if broker_setting(name) is not None})
     except BarnabasError as error:
-        found.append(Finding("blocks", about, f"our broker refuses its settings: {error}"))
+        found.append(Finding("blocks", about, f"a barnabas broker refuses its settings: {error}"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""`barnabas pipeline`: Kafka Connect's and Kafka Streams' work, done on Spark."""
+"""`barnabas pipeline`: the work of Kafka Connect and Kafka Streams, done on Spark."""
 
 import importlib
 from enum import StrEnum
@@ -130,7 +130,7 @@ def command(
 
 
 def _commands(*, java: bool = False) -> Any:
-    """The module that does the work; a line on what to install where it cannot."""
+    """Import the module that does the work, or raise an error that says what to install."""
     need("spark", "pyspark", "pyarrow", "yaml")
     if java:
         need_java()

@@ -168,7 +168,7 @@ def _checkpoint_of(project: "Project", flow: str) -> CheckpointFiles:
 
 @contextmanager
 def _stopped(project: "Project") -> Iterator[None]:
-    """Holds the lock that a run of the project holds."""
+    """Hold the lock that a run of the project holds."""
     project.state.mkdir(parents=True, exist_ok=True)
     lock = os.open(project.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

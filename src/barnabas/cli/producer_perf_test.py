@@ -22,7 +22,7 @@ from barnabas.client.settings import producer_config
 _REPORT_MS: Final = 5_000
 _SAMPLES_MAX: Final = 500_000
 _TRANSACTION_MS: Final = 3_000
-#: Any byte to one of A to Z, so that random payloads cost one call each.
+#: Maps any byte to one of A to Z, so that a random payload takes one call.
 _LETTERS: Final = bytes(65 + byte % 26 for byte in range(256))
 
 
@@ -151,14 +151,14 @@ async def _produce(
 
 @dataclass(slots=True)
 class _Sent:
-    """Records of a batch: when each was sent, and their bytes in all."""
+    """The records of a batch: the send time of each, and their total size."""
 
     times: list[float] = field(default_factory=list)
     bytes: int = 0
 
 
 class Stats:
-    """Kafka's figures: totals, a line every five seconds, percentiles of up to half a million samples."""
+    """Kafka's statistics: totals, a line every five seconds, percentiles of up to half a million samples."""
 
     def __init__(self, expected: int) -> None:
         self._sampling = max(1, expected // min(expected, _SAMPLES_MAX))
@@ -197,7 +197,7 @@ class Stats:
             sys.stdout.flush()
 
     def window(self, now_s: float) -> str:
-        """The line of the last interval; begins a new one."""
+        """Return the line of the last interval, and begin a new one."""
         count, size, total, worst = self._window
         elapsed_s = max(now_s - self._window_start_s, 1e-3)
         self._window, self._window_start_s = [0, 0, 0, 0], now_s

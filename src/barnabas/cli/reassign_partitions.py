@@ -42,7 +42,7 @@ _EXISTING: Final = (
 _MUST_VERIFY: Final = (
     "Warning: You must run --verify periodically, until the reassignment completes, to ensure the throttle is removed."
 )
-#: Between two tries to move a replica to a log directory of a broker that does not have it yet.
+#: Pause between tries to move a replica to a log directory of a broker that does not have the replica yet.
 _MOVE_RETRY_S: Final = 0.1
 
 
@@ -55,7 +55,7 @@ def command(
         bool, typer.Option("--verify", help="Show the progress; when all is done, remove throttles.")
     ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a reassignment.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List all that are under way.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List reassignments in progress.")] = False,
     reassignment_json_file: Annotated[
         str | None,
         typer.Option(
@@ -75,9 +75,7 @@ def command(
         int, typer.Option("--replica-alter-log-dirs-throttle", help="Bytes/s between log directories of a broker.")
     ] = -1,
     timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for moves to begin, in ms.")] = 10_000,
-    additional: Annotated[
-        bool, typer.Option("--additional", help="Add to the reassignments that are under way.")
-    ] = False,
+    additional: Annotated[bool, typer.Option("--additional", help="Add to the reassignments in progress.")] = False,
     preserve_throttles: Annotated[bool, typer.Option("--preserve-throttles", help="Leave throttles alone.")] = False,
     json: Json = False,
 ) -> None:
@@ -131,7 +129,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Throttles:
-    """Bytes a second; negative: none."""
+    """Bytes per second; negative: no limit."""
 
     between_brokers: int
     between_dirs: int
@@ -249,7 +247,7 @@ async def _set_throttles(
 
 
 async def _move(cluster: AsyncClient, moves: Mapping[Replica, str], timeout_ms: int) -> None:
-    """A replica that is new on its broker can only be moved once it is there: until then, try again."""
+    """Move replicas between log directories. A replica that is new on its broker can move only once it exists: try again."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_ms / 1000
     pending = dict(moves)
@@ -324,7 +322,7 @@ async def _verify(cluster: AsyncClient, target: Assignment, preserve_throttles: 
 @dataclass(frozen=True, slots=True)
 class _MoveState:
     target: str
-    #: None: the broker has no such replica in a directory that works.
+    #: None: the broker has no such replica in a working directory.
     current: str | None
     future: str | None = None
 
@@ -372,7 +370,7 @@ def _move_text(replica: Replica, move: _MoveState) -> str:
 
 
 async def _clear_throttles(cluster: AsyncClient, target: Assignment, *, quiet: bool = False) -> None:
-    """All brokers: it is not known any more which ones took part."""
+    """Clear the throttles of all brokers, because the brokers that took part are no longer known."""
     alive = await cluster.brokers()
     brokers = sorted(alive.keys() | {broker for replicas in target.partitions.values() for broker in replicas})
     topics = sorted({where.topic for where in target.partitions})

@@ -44,7 +44,7 @@ def command(
     """Spread replicas and leaders evenly over the brokers.
 
     Proposes moves by bytes, traffic, number of replicas and racks, and says what each broker would have. `--execute` carries
-    them out in batches. Interrupted, run it again: it waits for what is under way and goes on. The plan is in the format of
+    them out in batches. Interrupted, run it again: it waits for moves in progress and continues. The plan is in the format of
     `reassign-partitions`.
     """
     if batch < 1:

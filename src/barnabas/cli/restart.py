@@ -1,4 +1,4 @@
-"""`barnabas restart`: brokers of a cluster of `barnabas up`."""
+"""`barnabas restart`: restart brokers of a cluster of `barnabas up`."""
 
 from typing import Annotated
 

@@ -1,7 +1,7 @@
-"""Clusters that `barnabas up` runs on this machine: where each notes itself, and how the other commands talk to it.
+"""Clusters that `barnabas up` runs on this machine: where they register, and how the other commands talk to them.
 
-Each has a file and a Unix socket, both called by its process id, in a folder for this user alone: `$XDG_RUNTIME_DIR/barnabas`,
-or one in the temporary folder. One JSON object a line on the socket, and one back.
+Each cluster has a file and a Unix socket, both named by its process id, in a folder that only this user can open:
+`$XDG_RUNTIME_DIR/barnabas`, or one in the temporary folder. The socket takes one line of JSON and answers with one.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 
-#: Of a restart: a clean stop, and a start.
+#: Limit for a restart: a clean stop and a start.
 _ANSWER_TIMEOUT_S: Final = 180.0
 _DOWN_TIMEOUT_S: Final = 90.0
 _CONNECT_TIMEOUT_S: Final = 10.0
@@ -30,7 +30,7 @@ _REQUEST_BYTES_MAX: Final = 65536
 
 
 class ClusterEnded(ClusterFailed):
-    """It was there, and ended before it answered."""
+    """The cluster was running, and ended before it answered."""
 
 
 def no_cluster() -> ClusterFailed:
@@ -38,7 +38,7 @@ def no_cluster() -> ClusterFailed:
 
 
 def runtime_folder() -> Path:
-    """:raises ClusterFailed: where it is not this user's alone, for whoever may write there may send commands."""
+    """:raises ClusterFailed: if other users can write to it, because they could send commands."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given and Path(given).is_dir():
         folder = Path(given) / "barnabas"
@@ -48,13 +48,15 @@ def runtime_folder() -> Path:
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ClusterFailed(f"{folder} must be a folder of yours that nobody else can open: remove it, or chmod 700 it")
+        raise ClusterFailed(
+            f"{folder} must be a folder of yours that no other user can open: remove it, or chmod 700 it"
+        )
     return folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What one `barnabas up` says of itself."""
+    """The registration of one `barnabas up`."""
 
     pid: int
     folder: str
@@ -68,15 +70,15 @@ class Running:
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> "Running":
-        """Of any release: one that says more than we know, or less, is a cluster all the same."""
-        return cls(**{each.name: document[each.name] for each in dataclasses.fields(cls) if each.name in document})
+        """Read the registration of any release. Unknown or missing fields do not matter."""
+        return cls(**{field.name: document[field.name] for field in dataclasses.fields(cls) if field.name in document})
 
     @property
     def socket_path(self) -> Path:
         return runtime_folder() / f"{self.pid}.sock"
 
     def ask(self, **command: object) -> Any:
-        """:raises ClusterFailed: with what it refuses, or that it does not answer."""
+        """:raises ClusterFailed: if the cluster refuses the command or does not answer."""
         try:
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.settimeout(_CONNECT_TIMEOUT_S)
@@ -98,7 +100,7 @@ class Running:
         return answer["answer"]
 
     def stop(self) -> None:
-        """As Ctrl-C does. Waits until it has ended."""
+        """Stop it as Ctrl-C does, and wait until it has ended."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -115,7 +117,7 @@ class Running:
 
 
 def running_clusters() -> list[Running]:
-    """Those that live, the oldest first. What a killed one left behind is removed."""
+    """Return the running clusters, the oldest first. The files of killed ones are removed."""
     found: list[Running] = []
     for file in sorted(runtime_folder().glob("*.json")):
         with contextlib.suppress(FileNotFoundError):
@@ -135,7 +137,7 @@ def running_clusters() -> list[Running]:
 
 
 def _answers(cluster: Running) -> bool:
-    """A process id may be somebody else's by now; the socket is not."""
+    """Check the socket, because another process may have the process id by now."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_CONNECT_TIMEOUT_S)
         try:
@@ -143,7 +145,7 @@ def _answers(cluster: Running) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except TimeoutError:
-            return True  # it has much to do
+            return True  # it is busy
     return True
 
 
@@ -158,12 +160,12 @@ def _remove_if_empty() -> None:
 
 
 def on_folder(clusters: list[Running], data: Path | None) -> list[Running]:
-    """Those that `--data` means: all, if it was not given."""
+    """Return the clusters that `--data` selects; all if it was not given."""
     return clusters if data is None else [each for each in clusters if Path(each.folder) == data.absolute()]
 
 
 def the_cluster(data: Path | None) -> Running:
-    """The one that runs, or the one on this folder. :raises ClusterFailed: if there is none, or the choice is not clear."""
+    """Return the only cluster, or the one on this folder. :raises ClusterFailed: if there is none, or more than one."""
     clusters = running_clusters()
     chosen = on_folder(clusters, data)
     if len(chosen) == 1:
@@ -180,7 +182,7 @@ def the_cluster(data: Path | None) -> Running:
 
 
 class Reception:
-    """Takes commands for a cluster. Owner: the thread that owns the cluster, which calls `serve` instead of sleeping."""
+    """Takes commands for a cluster. Owner: the thread that owns the cluster; it calls `serve` instead of sleeping."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -192,7 +194,7 @@ class Reception:
         path.unlink(missing_ok=True)
         self._listener.bind(str(path))
         self._listener.listen(8)
-        # Whole or not at all: others may look at any moment.
+        # Write the whole file or nothing: other processes may read it at any time.
         unfinished = self._file.with_suffix(".new")
         unfinished.write_text(json.dumps(asdict(self._describe())))
         unfinished.rename(self._file)
@@ -218,17 +220,17 @@ class Reception:
         )
 
     def serve(self, seconds: float) -> None:
-        """Carry out a command, if one comes within this time."""
+        """Execute a command, if one arrives within this time."""
         if not select.select([self._listener], [], [], seconds)[0]:
             return
         connection, _ = self._listener.accept()
-        with connection, contextlib.suppress(OSError):  # the client has gone
+        with connection, contextlib.suppress(OSError):  # the client may have disconnected
             line = _command_line(connection)
             if line:
                 connection.sendall(json.dumps(self._answer(line)).encode() + b"\n")
 
     def _answer(self, line: bytes) -> dict[str, object]:
-        """Carry out one line. A line that is not a command gets an error, and the cluster goes on."""
+        """Execute one command. A line that is not a command gets an error, and the cluster continues."""
         try:
             command = json.loads(line)
         except (ValueError, RecursionError):
@@ -242,7 +244,7 @@ class Reception:
                 case {"do": "snapshot", "action": str(action), "name": name}:
                     return {"answer": _snapshot(self._cluster, action, name)}
                 case {"do": unknown}:
-                    return {"error": f"this cluster does not know {unknown!r}: it is of another version"}
+                    return {"error": f"this cluster runs another version and does not support {unknown!r}"}
                 case _:
                     return {"error": 'a command is a JSON object with "do"'}
         except (ClusterFailed, ValueError) as error:
@@ -275,7 +277,7 @@ def _broker(cluster: LocalCluster, broker_id: int) -> Mapping[str, object]:
 
 
 def _restart(cluster: LocalCluster, broker_id: int) -> Mapping[str, object]:
-    """Also one that has ended by itself."""
+    """Restart a broker, or start one that has ended."""
     if cluster.member(broker_id).running:
         cluster.terminate(broker_id)
     cluster.start_broker(broker_id)
@@ -314,8 +316,8 @@ def _links(cluster: LocalCluster) -> list[str]:
 
 
 def detach(data: Path | None) -> int | None:
-    """Fork. In the child: None, and it goes on in the background, its words in a log. In the parent: the exit code, once the
-    child has said that it is ready or has ended; what it said was printed."""
+    """Fork. In the child return None: it continues in the background and writes to a log. In the parent return the exit code
+    once the child is ready or has ended; the child's output was printed by then."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -327,7 +329,7 @@ def detach(data: Path | None) -> int | None:
 
 
 def _log_of(pid: int, data: Path | None) -> Path:
-    """What `up` would say on a terminal; it goes with the cluster where its data does."""
+    """Return the log for what `up` prints on a terminal. With `--data` it is in that folder, and deleted with it."""
     return data / "up.log" if data is not None else runtime_folder() / f"{pid}.log"
 
 

@@ -156,11 +156,11 @@ def _check(client: "RegistryClient", options: _Options) -> None:
 def _delete(client: "RegistryClient", options: _Options) -> None:
     subject = options.word(0, "a subject")
     path = ["subjects", subject, *(["versions", options.version] if options.version else [])]
-    gone = client.ask("DELETE", *path, permanent=options.permanent or None)
+    deleted = client.ask("DELETE", *path, permanent=options.permanent or None)
     if options.json:
-        say_json(gone)
+        say_json(deleted)
     else:
-        numbers = gone if isinstance(gone, list) else [gone]
+        numbers = deleted if isinstance(deleted, list) else [deleted]
         say(f"{subject}: {', '.join(map(str, numbers))} {'gone for good' if options.permanent else 'deleted'}")
 
 
@@ -188,7 +188,8 @@ def _reference(text: str) -> dict[str, Any]:
 
 
 def _export(client: "RegistryClient", options: _Options) -> None:
-    """One JSON object a line: settings first, then schemas by id, so that references come before who needs them."""
+    """Write one JSON object per line: settings first, then schemas by id, so that references precede the schemas that use
+    them."""
     lines = list(_exported(client))
     text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
     if options.words and options.words[0] != "-":
@@ -216,7 +217,8 @@ def _exported(client: "RegistryClient") -> Iterator[dict[str, Any]]:
 
 
 def _import(client: "RegistryClient", options: _Options) -> None:
-    """With their ids and versions. Each subject is in IMPORT mode meanwhile, so it must be new to this registry."""
+    """Import schemas with their ids and versions. Each subject is in IMPORT mode meanwhile, so it must be new to the
+    registry."""
     lines = [json.loads(line) for line in _read(options.word(0, "a file")).splitlines() if line.strip()]
     schemas = [line for line in lines if "schema" in line]
     subjects = dict.fromkeys(line["subject"] for line in schemas)
@@ -240,7 +242,7 @@ def _import(client: "RegistryClient", options: _Options) -> None:
 
 
 def _in_order(schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is referred to first. An old schema may refer to one with a higher id that was imported before."""
+    """Put references first. An old schema may refer to one with a higher id that was imported before."""
     waiting = {(each["subject"], each["version"]): each for each in schemas}
     ordered: list[dict[str, Any]] = []
     while waiting:
@@ -249,7 +251,7 @@ def _in_order(schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
             for place, each in waiting.items()
             if not any((ref["subject"], ref["version"]) in waiting for ref in each.get("references", ()))
         ]
-        for place in ready or list(waiting):  # a circle is refused by the registry, in its own words
+        for place in ready or list(waiting):  # the registry refuses a circle with its own message
             ordered.append(waiting.pop(place))
     return ordered
 

@@ -1,4 +1,4 @@
-"""`barnabas snapshot`: a cluster of `barnabas up` comes back to a moment."""
+"""`barnabas snapshot`: save and restore the state of a cluster of `barnabas up`."""
 
 import time
 from typing import Annotated, Any
@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from barnabas.cli._command import UsageError
+from barnabas.cli._words import size_text
 from barnabas.cli.running import the_cluster
 from barnabas.cli.status import Data
 
@@ -44,7 +45,7 @@ def command(
     match action:
         case "save":
             typer.echo(
-                f"saved {name}: {_size(answer['size_bytes'])}; the cluster stood still for {answer['still_s']:.2f} s"
+                f"saved {name}: {size_text(answer['size_bytes'])}; the cluster stood still for {answer['still_s']:.2f} s"
             )
         case "restore":
             typer.echo(f"restored {name} in {answer['seconds']:.2f} s")
@@ -58,14 +59,6 @@ def _rows(snapshots: list[dict[str, Any]]) -> list[str]:
     width = max((len(each["name"]) for each in snapshots), default=0)
     return [
         f"{each['name']:{width}}  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(each['saved_s']))}  "
-        f"{_size(each['size_bytes']):>9}"
+        f"{size_text(each['size_bytes']):>9}"
         for each in snapshots
     ]
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} GiB"

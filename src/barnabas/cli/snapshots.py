@@ -1,8 +1,8 @@
 """Snapshots of a local cluster: everything that it has on disk at one moment, under a name.
 
-Saving stops every process (SIGSTOP) for the time of the copy. A snapshot is what a power cut at that moment would leave on all
-machines at once: it has whatever was acknowledged. It does not have what brokers hold in memory only: connections, members of
-groups, open fetch sessions. Restoring kills the processes, puts the copies in place and starts the processes on their ports.
+Saving stops every process (SIGSTOP) for the time of the copy. A snapshot is what a power cut of all machines would leave: it
+has everything that was acknowledged. It does not have state that brokers only have in memory: connections, members of groups,
+open fetch sessions. Restoring kills the processes, puts the copies in place and starts the processes on their ports.
 
 A file is cloned where the file system can do that (Btrfs, XFS), and copied without its holes elsewhere.
 """
@@ -25,7 +25,7 @@ from typing import Final
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import BROKER, ZOOKEEPER, ClusterFailed, LocalCluster, wait_until
 
-#: Below the cluster's folder.
+#: The folder of snapshots, in the cluster's folder.
 FOLDER: Final = "snapshots"
 _ABOUT: Final = "snapshot.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -39,7 +39,7 @@ class SavedSnapshot:
     saved_s: float
     brokers: int
     size_bytes: int
-    #: For how long the cluster stood still.
+    #: How long the processes were stopped.
     still_s: float
 
 
@@ -48,7 +48,7 @@ def save(cluster: LocalCluster, name: str) -> SavedSnapshot:
     folder = _folder(cluster, name)
     if folder.exists():
         raise ClusterFailed(f"there is a snapshot {name!r} already: delete it, or choose another name")
-    _refuse_what_lies_elsewhere(cluster)
+    _refuse_data_elsewhere(cluster)
     # A save that is cut off leaves a folder that `saved` does not list, and that the next save replaces.
     unfinished = folder.with_name(f"{name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -68,7 +68,7 @@ def save(cluster: LocalCluster, name: str) -> SavedSnapshot:
 
 
 def saved(cluster: LocalCluster) -> list[SavedSnapshot]:
-    """Oldest first."""
+    """Return the snapshots, the oldest first."""
     found = []
     for about in (cluster.folder / FOLDER).glob(f"*/{_ABOUT}"):
         with contextlib.suppress(ValueError, TypeError):  # another program's file
@@ -77,7 +77,7 @@ def saved(cluster: LocalCluster) -> list[SavedSnapshot]:
 
 
 def restore(cluster: LocalCluster, name: str) -> float:
-    """The cluster is as it was then, at the same addresses. Returns the seconds until every broker was ready."""
+    """Restore the cluster at the same addresses; return the seconds until every broker was ready."""
     folder = _existing(cluster, name)
     about = json.loads((folder / _ABOUT).read_text())
     if about["brokers"] != cluster.brokers:
@@ -97,7 +97,7 @@ def restore(cluster: LocalCluster, name: str) -> float:
 
 def delete(cluster: LocalCluster, name: str) -> None:
     folder = _existing(cluster, name)
-    # Without its description it is no snapshot any more, whatever happens to the rest.
+    # Delete the description first: without it the folder is no snapshot, even if the rest cannot be deleted.
     (folder / _ABOUT).unlink()
     shutil.rmtree(folder)
 
@@ -116,8 +116,8 @@ def _existing(cluster: LocalCluster, name: str) -> Path:
     return folder
 
 
-def _refuse_what_lies_elsewhere(cluster: LocalCluster) -> None:
-    """A snapshot has the cluster's own files. Data that a broker keeps elsewhere would go on, and would not fit to them."""
+def _refuse_data_elsewhere(cluster: LocalCluster) -> None:
+    """Refuse clusters with data outside their folder: after a restore it would be newer than the restored files."""
     if cluster.zookeeper is not None:
         raise ClusterFailed("a snapshot needs the embedded ZooKeeper: this cluster uses another one")
     for member in state_members(cluster):
@@ -143,7 +143,7 @@ def refuse_links(links: Iterable[str]) -> None:
 
 
 def state_members(cluster: LocalCluster) -> list[Member]:
-    """Brokers before ZooKeeper: what they say to each other meanwhile is lost, as with a power cut."""
+    """Return brokers before ZooKeeper: messages between them are lost during the stop, as in a power cut."""
     return [*cluster.members(BROKER), *cluster.members(ZOOKEEPER)]
 
 
@@ -211,7 +211,7 @@ def _copy_data(begins: int, ends: int) -> None:
             at = os.lseek(begins, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                break  # a hole up to the end
+                break  # the rest of the file is a hole
             raise
         end = os.lseek(begins, at, os.SEEK_HOLE)
         while at < end:

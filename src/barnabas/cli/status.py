@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from barnabas.cli._words import duration_text
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.running import ClusterEnded, Running, no_cluster, on_folder, running_clusters, the_cluster
 
@@ -23,20 +24,20 @@ def command(
     """
     clusters = on_folder(running_clusters(), data)
     if not clusters:
-        the_cluster(data)  # it says what there is instead
-    told = []
+        the_cluster(data)  # raises an error that lists the running clusters
+    statuses = []
     for cluster in clusters:
         with contextlib.suppress(ClusterEnded):
-            told.append((cluster, cluster.ask(do="status")))
-    if not told:
+            statuses.append((cluster, cluster.ask(do="status")))
+    if not statuses:
         raise no_cluster()
     if json:
         import json as encoder
 
-        typer.echo(encoder.dumps([{**asdict(cluster), "brokers": brokers} for cluster, brokers in told]))
+        typer.echo(encoder.dumps([{**asdict(cluster), "brokers": brokers} for cluster, brokers in statuses]))
     else:
-        typer.echo("\n\n".join("\n".join(_lines(cluster, brokers)) for cluster, brokers in told))
-    down = [broker["id"] for _, brokers in told for broker in brokers if broker["pid"] is None]
+        typer.echo("\n\n".join("\n".join(_lines(cluster, brokers)) for cluster, brokers in statuses))
+    down = [broker["id"] for _, brokers in statuses for broker in brokers if broker["pid"] is None]
     if down:
         raise ClusterFailed(
             f"down: {', '.join(f'broker {each}' for each in down)}; `barnabas restart {down[0]}` starts it"
@@ -45,7 +46,7 @@ def command(
 
 def _lines(cluster: Running, brokers: list[dict[str, Any]]) -> list[str]:
     lines = [
-        f"cluster on {cluster.folder}, process {cluster.pid}, up for {_duration(time.time() - cluster.started_s)}",
+        f"cluster on {cluster.folder}, process {cluster.pid}, up for {duration_text(time.time() - cluster.started_s)}",
         f"  bootstrap  {cluster.bootstrap}",
         f"  ZooKeeper  {cluster.zookeeper}",
     ]
@@ -59,11 +60,3 @@ def _lines(cluster: Running, brokers: list[dict[str, Any]]) -> list[str]:
         state = f"process {broker['pid']}" if broker["pid"] else f"DOWN, ended with {broker['exit']}"
         lines.append(f"  broker {broker['id']}   {broker['address']}  {state}  {broker['log']}")
     return lines
-
-
-def _duration(seconds: float) -> str:
-    whole = int(seconds)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size} {unit}"
-    return f"{whole} s"

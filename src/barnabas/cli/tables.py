@@ -1,4 +1,4 @@
-"""`barnabas tables`: topics as Delta and Iceberg tables, kept by Spark."""
+"""`barnabas tables`: keep topics as Delta and Iceberg tables with Spark."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from barnabas.spark.tables.state import State
 
 _ACTIONS: Final = ("add", "list", "describe", "pause", "resume", "rebuild", "remove", "run")
-#: A report that is older says nothing of now.
+#: An older report does not describe the current state.
 _STALE_MS: Final = 60_000
 
 
@@ -190,7 +190,7 @@ def _registry(url: str | None, more: Sequence[str] | None) -> dict[str, str]:
 
 
 def _settings(client: "ClientConfig") -> dict[str, str]:
-    """What Spark's tasks connect with."""
+    """Return the settings with which Spark's tasks connect."""
     servers = ",".join(address(host, port) for host, port in client.bootstrap)
     return {**client.properties, "bootstrap.servers": servers}
 
@@ -239,7 +239,7 @@ def _add(catalogue: "Catalogue", known: "Known", given: Mapping[str, Any]) -> No
 def _change(catalogue: "Catalogue", old: "Definition", action: str) -> None:
     if action == "remove":
         catalogue.remove(old.name)
-        say(f"Removed table {old.name}. What is at {old.url} stays.")
+        say(f"Removed table {old.name}. The files at {old.url} stay.")
     elif action == "rebuild":
         catalogue.define(old.rebuilt(catalogue.topic_id(old.topic), now_ms=int(time.time() * 1000)))
         say(f"Table {old.name} will be emptied and filled again from the start of topic {old.topic}.")
@@ -298,7 +298,7 @@ def _describe(client: "ClientConfig", known: "Known", found: "list[Definition]",
             state = state_of(resolved(each, os.environ), cluster)
         except (
             Exception
-        ) as failure:  # libraries of both formats raise anything; the other tables are described all the same
+        ) as failure:  # the libraries of both formats may raise any error; the other tables are still described
             error = str(failure) or type(failure).__name__
         documents.append(as_document(each, report, state, error))
     if json:
@@ -312,7 +312,7 @@ def _describe(client: "ClientConfig", known: "Known", found: "list[Definition]",
 def as_document(
     each: "Definition", report: "Report | None", state: "State | None", error: str | None
 ) -> dict[str, Any]:
-    """One table, for programs."""
+    """Return one table as a JSON document."""
     document: dict[str, Any] = {**asdict(each), "state": _state(each, report), "error": error}
     if report is not None:
         document["report"] = asdict(report)
@@ -333,7 +333,7 @@ def as_document(
 
 
 def lines_of(document: Mapping[str, Any]) -> list[str]:
-    """The same for people."""
+    """Format the document for people."""
     lines = [
         f"Table: {document['name']}\tState: {document['state']}\tTopic: {document['topic']}\t"
         f"Format: {document['format']}\tMode: {document['mode']}\tSchema: {document['schema']}",

@@ -45,7 +45,7 @@ _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What `--describe` leaves out."""
+    """The filters of `--describe`."""
 
     under_replicated: bool = False
     unavailable: bool = False
@@ -174,7 +174,7 @@ def _check(
     if_not_exists: bool,
     exclude_internal: bool,
 ) -> None:
-    """Options that do not go together, in Kafka's words."""
+    """Refuse options that do not go together, with Kafka's messages."""
 
     def only_with(given: bool, option: str, *actions: str) -> None:
         if given and action not in actions:
@@ -216,7 +216,7 @@ def _check(
 
 
 def parse_assignment(text: str) -> dict[int, list[int]]:
-    """`1:2,2:3`: the brokers of partition 0, of partition 1, …"""
+    """Parse `1:2,2:3`: the brokers of partition 0, of partition 1, …"""
     assignment: dict[int, list[int]] = {}
     for index, part in enumerate(text.split(",")):
         brokers = [parse_number(broker.strip(), what="--replica-assignment") for broker in part.split(":")]
@@ -240,7 +240,7 @@ def parse_topic_id(text: str) -> bytes:
 
 
 async def _names(cluster: AsyncClient, pattern: str | None, exclude_internal: bool) -> dict[str, TopicInfo]:
-    """Topics whose names match, in the order of their names."""
+    """Return topics whose names match, sorted by name."""
     everything = await cluster.all_topics()
     return {
         name: everything[name]
@@ -306,7 +306,7 @@ async def _delete(cluster: AsyncClient, pattern: str, exclude_internal: bool, if
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """One topic with all that `--describe` prints of it."""
+    """One topic with everything that `--describe` prints."""
 
     info: TopicInfo
     configs: list[ConfigEntry]
@@ -316,7 +316,7 @@ class _Description:
         return self.reassignments.get(TopicPartition(self.info.name, partition.index))
 
     def replication_factor(self, partition: PartitionInfo) -> int:
-        """While it is being reassigned: how many there were before."""
+        """Return the replication factor; during a reassignment, the number of replicas before it."""
         moving = self.reassignment(partition)
         if moving and set(partition.replicas) & {*moving.adding, *moving.removing}:
             return len(moving.replicas) - len(moving.adding)
@@ -369,7 +369,7 @@ async def _describe_all(cluster: AsyncClient, found: dict[str, TopicInfo]) -> li
     except BrokerRefused as refused:
         if refused.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise
-        reassignments = {}  # as Kafka: who may not see reassignments still sees the topic
+        reassignments = {}  # as in Kafka: a user without the right to see reassignments still sees the topic
     return [_Description(info, configs[ConfigResourceType.TOPIC, name], reassignments) for name, info in found.items()]
 
 
@@ -410,7 +410,7 @@ def _print(description: _Description, filters: Filters, alive: set[int]) -> None
         )
         if moving:
             line += f"\tAdding Replicas: {commas(moving.adding)}\tRemoving Replicas: {commas(moving.removing)}"
-        # Eligible leader replicas (KIP-966) are KRaft's: both lists are empty, and Kafka's tool prints them so.
+        # Eligible leader replicas (KIP-966) exist only in KRaft: both lists are empty, as Kafka's tool prints them.
         say_fields(line + "\tElr: \tLastKnownElr: ")
 
 

@@ -86,7 +86,7 @@ def command(
 
 
 def _print(headers: Sequence[str], rows: Sequence[Sequence[object]], json: bool) -> None:
-    """Kafka's table: each column as wide as its widest cell, a tab after each."""
+    """Print Kafka's table: each column as wide as its widest cell, with a tab after each."""
     texts = [[str(cell) for cell in row] for row in rows]
     if json:
         say_json([dict(zip(headers, row, strict=True)) for row in rows])
@@ -199,7 +199,7 @@ async def _abort(
         where,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        # A transaction that hung before its producer's first end has -1: 0 is not above any leader's epoch.
+        # A transaction that hung before its producer's first end has -1. 0 is not above any leader's epoch, so it is accepted.
         coordinator_epoch=max(coordinator_epoch, 0),
     )
 
@@ -207,7 +207,7 @@ async def _abort(
 async def _find_hanging(
     cluster: AsyncClient, topic: str | None, partition: int | None, broker_id: int | None, older_ms: int, json: bool
 ) -> None:
-    """Open transactions on partitions that their coordinator will never write a marker to."""
+    """Print open transactions on partitions for which their coordinator will never write a marker."""
     now_ms = int(time.time() * 1000)
     candidates: list[tuple[TopicPartition, ProducerState]] = []
     for where in await _partitions(cluster, topic, partition, broker_id):
@@ -263,7 +263,7 @@ async def _partitions(
 
 
 async def _expected(cluster: AsyncClient, transactional_id: str | None) -> set[TopicPartition]:
-    """The partitions to which the coordinator still will write a marker."""
+    """Return the partitions for which the coordinator will still write a marker."""
     if transactional_id is None:
         return set()
     try:

@@ -17,9 +17,9 @@ from barnabas.cli._progress import telling
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 from barnabas.services.doctor.finding import count
 
-#: How often the processes are checked. One that has died is only reported.
+#: How often the processes are checked. A broker that has ended is only reported.
 _WATCH_S = 0.5
-#: Where clients of Confluent's registry look.
+#: The default port of Confluent's registry.
 _REGISTRY_PORT = 8081
 _CONSOLE_PORT = 8080
 
@@ -125,7 +125,7 @@ def command(
 
 
 def _usable(folder: Path) -> Path:
-    """A folder that can be made and written to; what would go wrong otherwise is told here, in one line."""
+    """Return a folder that can be created and written to, or report the problem here in one line."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -138,7 +138,7 @@ def _usable(folder: Path) -> Path:
 
 
 def _print_places(cluster: LocalCluster) -> None:
-    """On stderr: scripts read one line of standard output."""
+    """Print on stderr, because scripts read one line of standard output."""
     lines = [f"ZooKeeper at {cluster.zookeeper_connect}", f"logs in {cluster.folder}/*.log"]
     if cluster.min_insync_replicas > 1:
         lines.append(f"writes with acks=all need {_needed(cluster)}")
@@ -150,7 +150,7 @@ def _needed(cluster: LocalCluster) -> str:
 
 
 def _print_client_settings(cluster: LocalCluster) -> None:
-    """To paste. Users: client may use topics, groups and transactions; admin may do everything."""
+    """Print settings to paste. The user client may use topics, groups and transactions; admin may do everything."""
     for user, may in (("client", "topics, groups, transactions"), ("admin", "everything")):
         file = cluster.command_config(user)
         lines = [
@@ -164,12 +164,12 @@ def _print_client_settings(cluster: LocalCluster) -> None:
 
 
 class _Stop(BaseException):
-    """A signal came, wherever we were."""
+    """Raised by a signal, in whatever code is running."""
 
 
 def _stop_on_signals() -> None:
     def at_once(number: int, frame: FrameType | None) -> None:
-        # A second Ctrl-C: the user does not want to wait. The launcher still stops what runs.
+        # A second Ctrl-C: exit without waiting. The launcher still stops the processes.
         os._exit(130)
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -182,14 +182,14 @@ def _stop_on_signals() -> None:
 
 
 def _watch(cluster: LocalCluster, reception: running.Reception) -> None:
-    """Waits until no broker is left, reports each one that ends, and carries out what other commands ask."""
+    """Wait until no broker is left, report each broker that ends, and execute what other commands ask."""
     gone: set[int] = set()
     while len(gone) < cluster.brokers:
         reception.serve(_WATCH_S)
         for broker_id in cluster.broker_ids:
             code = cluster.member(broker_id).exit_code
             if code is None:
-                gone.discard(broker_id)  # it was started again
+                gone.discard(broker_id)  # the broker was started again
             elif broker_id not in gone:
                 gone.add(broker_id)
                 last = "".join(cluster.log(broker_id).strip().splitlines()[-1:])

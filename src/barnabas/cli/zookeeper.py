@@ -1,7 +1,7 @@
-"""`barnabas zookeeper`: the embedded ZooKeeper as a process of its own.
+"""`barnabas zookeeper`: the embedded ZooKeeper as a separate process.
 
-`OPTIONS` is the one list of its options: `main` parses them without typer, which takes longer to load than the server;
-`command`, made from the same list when typer asks for it, gives help and completion.
+`OPTIONS` is the only list of its options: `main` parses them without typer, which takes longer to load than the server;
+`command`, built from the same list when typer asks for it, provides help and completion.
 """
 
 import argparse
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class StartFailed(BarnabasError):
-    """The server can't start or go on; the message says why, in one line."""
+    """The server cannot start or continue; the message says why in one line."""
 
 
 class Option(NamedTuple):
     flag: str
     type: type[int] | type[str] | type[bool] | type[Path]
     help: str
-    #: The field of `ZooKeeperConfig` that it sets, if it is one.
+    #: The field of `ZooKeeperConfig` that the option sets, if any.
     field: str | None = None
 
     @property
@@ -62,7 +62,7 @@ _FILE_HELP = "A zoo.cfg or zookeeper.properties; options win over it."
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Parse, run, exit: 0 when it was told to stop, 1 with one line on stderr when it could not go on."""
+    """Parse, run, exit: 0 after a stop was requested, 1 with one line on stderr after a failure."""
     parser = argparse.ArgumentParser(prog="barnabas zookeeper", description=_HELP)
     parser.add_argument("file", nargs="?", type=Path, help=_FILE_HELP)
     for option in OPTIONS:
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _typer_command() -> Callable[..., None]:
-    """What `barnabas --help` and completion see."""
+    """Build the command for `barnabas --help` and completion."""
     import inspect
 
     import typer
@@ -110,7 +110,7 @@ def __getattr__(name: str) -> object:
 
 
 def run(values: dict[str, object]) -> None:
-    """Serve until a signal comes. `values` are the options by name; None is not given."""
+    """Serve until a signal comes. `values` are the options by name; None means not given."""
     import logging
 
     from barnabas.base.host.descriptors import raise_limit
@@ -125,7 +125,7 @@ def run(values: dict[str, object]) -> None:
     )
     host, ports, data, config = _settings(values)
     raise_limit()
-    # Its log and snapshots hold what the brokers keep secret: SCRAM verifiers, delegation tokens.
+    # The log and snapshots hold the brokers' secrets: SCRAM verifiers, delegation tokens.
     os.umask(0o077)
     with _data_dir(data) as folder:
         import uvloop
@@ -134,7 +134,7 @@ def run(values: dict[str, object]) -> None:
 
 
 class Ports(NamedTuple):
-    #: None: nobody is served without TLS.
+    #: None: clients without TLS are not served.
     plain: int | None
     secure: int | None
 
@@ -176,7 +176,7 @@ def _data_dir(data: Path | None) -> Iterator[Path]:
     if data is not None:
         try:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            data.chmod(0o700)  # whatever an earlier run or the umask made of it
+            data.chmod(0o700)  # an earlier run or the umask may have left it open
         except OSError as error:
             raise StartFailed(f"can't use the directory {data}: {error.strerror}") from error
         yield data

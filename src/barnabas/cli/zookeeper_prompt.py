@@ -1,4 +1,4 @@
-"""ZooKeeper's shell: `ls`, `get`, `set`, `create`, … against any server, in the words of Kafka's `zookeeper-shell.sh`.
+"""ZooKeeper's shell: `ls`, `get`, `set`, `create`, … against any server, with the output of Kafka's `zookeeper-shell.sh`.
 
 One line in, text out. Options are those of `zkCli`: `ls -R`, `get -s`, `create -e -s`, and so on.
 """
@@ -30,7 +30,7 @@ from kazoo.security import ACL, Id
 from barnabas.base.errors import BarnabasError
 
 _PERMISSIONS = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
-#: The order in which zkCli prints them.
+#: zkCli prints permissions in this order.
 _PERMISSION_ORDER = "cdrwa"
 
 _REASONS: dict[type[KazooException], str] = {
@@ -56,7 +56,7 @@ _EVENT_TYPES = {
 
 
 class ShellError(BarnabasError):
-    """A command that can't be carried out; the message is for the user."""
+    """A command that cannot be executed; the message is for the user."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -114,7 +114,7 @@ def format_acl(entry: ACL) -> str:
 
 
 class Shell:
-    """Owner: the caller's thread; watch events come on kazoo's own, and go out through the same `write`."""
+    """Owner: the caller's thread. Watch events arrive on kazoo's thread and use the same `write`."""
 
     def __init__(self, client: KazooClient, write: Callable[[str], None]) -> None:
         self._client = client
@@ -139,7 +139,7 @@ class Shell:
         }
 
     def execute(self, words: Sequence[str]) -> None:
-        """Carry one command out. Raises `ShellError`."""
+        """Execute one command, or raise `ShellError`."""
         if not words:
             return
         command = self._commands.get(words[0])
@@ -152,7 +152,7 @@ class Shell:
             reason = _REASONS.get(type(error))
             raise ShellError(reason.format(path=path) if reason else f"{type(error).__name__}: {error}") from error
         except ValueError as error:
-            # kazoo checks paths before it sends them.
+            # kazoo checks paths before it sends requests.
             raise ShellError(str(error)) from error
 
     def execute_line(self, line: str) -> None:
@@ -246,7 +246,7 @@ class Shell:
         parser.add_argument("acl", type=parse_acl)
         options = parser.parse_args(words)
         if options.R:
-            # From below: who takes a right away from himself must not lose his way.
+            # Children first: a user who removes his own right from a parent could no longer reach them.
             for path in reversed(self._walk(options.path)):
                 self._client.set_acls(path, options.acl)
             return
@@ -264,20 +264,20 @@ class Shell:
         self._write("Sync is OK")
 
     def _watch(self, words: Sequence[str]) -> None:
-        """Ours, not zkCli's: follow a node until the shell ends, its data and its children."""
+        """Follow a node, its data and its children until the shell ends. zkCli does not have this command."""
         path = _parser("watch").parse_args(words).path
         self._client.DataWatch(path)(self._on_data_of(path))
         if self._client.exists(path):
             self._client.ChildrenWatch(path)(lambda names: self._write(f"{path} children [{', '.join(sorted(names))}]"))
 
     def _on_data_of(self, path: str) -> Callable[[bytes | None, ZnodeStat | None], None]:
-        def tell(data: bytes | None, stat: ZnodeStat | None) -> None:
+        def report(data: bytes | None, stat: ZnodeStat | None) -> None:
             value = (
                 "is not there" if stat is None else f"version {stat.version} {(data or b'').decode('utf-8', 'replace')}"
             )
             self._write(f"{path} {value}")
 
-        return tell
+        return report
 
     def _whoami(self, _words: Sequence[str]) -> None:
         for scheme, credentials in sorted(self._client.auth_data):
@@ -291,7 +291,7 @@ class Shell:
 
 
 def connect(address: str, *, timeout_s: float = 15.0, **options: Any) -> KazooClient:
-    """A started client. Raises `ShellError` in one line when nobody answers."""
+    """Return a started client, or raise `ShellError` with one line if no server answers."""
     import logging
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)

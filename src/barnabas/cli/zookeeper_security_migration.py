@@ -43,7 +43,7 @@ def command(
         from barnabas.cli._command import UsageError
 
         raise UsageError(
-            "nobody could change the znodes any more: name the brokers' credentials with --zk-tls-config-file "
+            "no client could change the znodes any more: name the brokers' credentials with --zk-tls-config-file "
             "(barnabas.zookeeper.digest=user:password, or zookeeper.ssl.client.enable=true with a certificate)"
         )
     client = connect_to(config, timeout_s=timeout_ms / 1000)

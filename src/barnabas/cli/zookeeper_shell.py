@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from barnabas.cli.zookeeper_prompt import Shell
 
-#: What follows the address belongs to the shell's command: `ls -R /` is not an option of ours.
+#: Arguments after the address belong to the shell's command: `ls -R /` is not an option of this program.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 
@@ -27,7 +27,7 @@ def command(
     """Look at and change znodes: ls, get, set, create, delete, deleteall, stat, getAcl, setAcl, addauth, sync, watch, quit."""
     from barnabas.cli.zookeeper_prompt import Shell, connect
 
-    # Kafka's tool takes it behind the address.
+    # Kafka's tool takes this option after the address.
     if words and words[0] in ("-zk-tls-config-file", "--zk-tls-config-file"):
         zk_tls_config_file, words = words[1] if len(words) > 1 else None, words[2:]
     options: dict[str, Any] = {}

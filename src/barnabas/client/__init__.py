@@ -1,8 +1,9 @@
-"""Clients of any Kafka cluster. One set of decisions, two shells.
+"""Clients of any Kafka cluster: one core that decides, and two shells that do the I/O.
 
-* Decisions, without I/O: `core` (whom to ask, when to try again, what to forget), `exchange` (one connection's requests and
-  answers), `sending` (batches on their way), `fetching`, `transactions`, `admin.*` (one function an operation).
+* Decisions, without I/O: `core` (which broker to ask, when to retry, which metadata to forget), `exchange` (the requests and
+  responses of one connection), `sending` (batches in flight), `fetching`, `transactions`, `admin.*` (one function per
+operation).
 * For asyncio: `asynchronous.AsyncClient`, `producer.Producer`, `consumer.Consumer`, `group.GroupConsumer`.
 * For threads: `blocking.BlockingClient`, `blocking_producer.BlockingProducer`, `blocking_transactions.BlockingTransactions`.
-  `BlockingClient.run` carries out anything that is written against the core.
+    `BlockingClient.run` runs any operation that is written against the core.
 """

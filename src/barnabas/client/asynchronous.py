@@ -1,7 +1,7 @@
 """A cluster for asyncio: the core of the client on an event loop. All decisions are in `client.core`.
 
 Owner: the event loop. `AsyncClient` is an async context manager; leaving it closes every connection. Time and
-connections come from the loop, so that a simulation can give both.
+connections come from the loop, so a simulation can provide both.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class AsyncClient(ClientCore):
         chance: random.Random | None = None,
         security: ClientSecurity | None = None,
     ) -> None:
-        """`security` stands in for what `config` says of it: a token that somebody gave us has no setting."""
+        """`security` replaces the security settings of `config`: a delegated token, for example, has no setting."""
         io = _AsyncioIo(config, security)
         super().__init__(config, io, chance=chance or random.Random(), fails_early=True)
 
@@ -89,9 +89,9 @@ class AsyncClient(ClientCore):
             await cast(Connection, link).wait_closed()
 
     async def connection(self, broker_id: int, *, purpose: str = DATA) -> Connection:
-        """`link` with its own type, for those who speak to one broker."""
+        """Like `link`, but typed as a `Connection`."""
         return cast(Connection, await self.link(broker_id, purpose=purpose))
 
     async def any_connection(self) -> Connection:
-        """To whichever broker answers."""
+        """Return a connection to any broker that answers."""
         return cast(Connection, await self.any_link())

@@ -1,8 +1,7 @@
 """A client for threads without an event loop, over plain sockets: Spark's processes, small scripts.
 
-The decisions are those of `client.core`: its coroutines are carried out here by `drive`, which waits where they would let
-others run. Owner: one thread. A large response is received straight into a buffer of its own, and its records are views of
-that buffer.
+`client.core` makes the decisions. `drive` runs its coroutines here and blocks where an event loop would switch tasks.
+Owner: one thread. A large response is received straight into its own buffer, and its records are views of that buffer.
 """
 
 import random
@@ -47,7 +46,7 @@ _SIZE: Final = struct.Struct(">i")
 
 
 def drive(operation: Coroutine[Any, Any, T]) -> T:
-    """Carry out a coroutine of the core from beginning to end."""
+    """Run a coroutine of the core to its end."""
     while True:
         try:
             operation.send(None)
@@ -56,7 +55,7 @@ def drive(operation: Coroutine[Any, Any, T]) -> T:
 
 
 class _Closes(ABC):
-    """A `with` statement closes it at its end."""
+    """Close at the end of a `with` statement."""
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +70,7 @@ class _Closes(ABC):
 
 
 class _Turn:
-    """Awaited between sending and receiving: where several are driven together, all send before the first one waits."""
+    """Awaited between sending and receiving, so that operations driven together all send before the first one waits."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -96,7 +95,7 @@ async def _together(operations: Sequence[Coroutine[Any, Any, T]]) -> list[T | Cl
 
 
 class Awaited(Pending, Generic[R]):
-    """A request that was sent. Its answer may be here already: it came while another was waited for."""
+    """A request that was sent. Its response may already be here: it can arrive while the caller waits for another one."""
 
     __slots__ = ("deadline_s", "response")
 
@@ -108,9 +107,9 @@ class BlockingConnection(_Closes):
     """One connection to one broker. Any failure ends it."""
 
     def __init__(self, host: str, port: int, config: ClientConfig, security: ClientSecurity | None = None) -> None:
-        """`security` is what the settings ask for, where somebody has made it already: it costs files, perhaps a token."""
+        """`security` is built from the settings unless the caller passes it; building it reads files and may fetch a token."""
         self._security = security or ClientSecurity.of(config.security_protocol, config.security)
-        #: When the session must be renewed; None where the broker does not end it, and while that is under way.
+        #: When the session must be renewed; None if the broker does not end it, and during a renewal.
         self._renew_at_s: float | None = None
         self.address = f"{host}:{port}"
         self._config = config
@@ -158,7 +157,7 @@ class BlockingConnection(_Closes):
         version: int | None = None,
         timeout_ms: int | None = None,
     ) -> R:
-        """Send, and wait for the answer. `version` defaults to the highest that both sides speak."""
+        """Send, and wait for the response. `version` defaults to the highest that both sides support."""
         return self.receive(self.send(message, response_type, version=version, timeout_ms=timeout_ms))
 
     def send(
@@ -169,7 +168,7 @@ class BlockingConnection(_Closes):
         version: int | None = None,
         timeout_ms: int | None = None,
     ) -> "Awaited[R]":
-        """Send without waiting: several requests may be under way."""
+        """Send without waiting: several requests may be in flight."""
         self._keep_session()
         deadline_s = time.monotonic() + (timeout_ms or self._config.request_timeout_ms) / 1000
         data, awaited = self._exchange.request(message, response_type, self._version(message, version))
@@ -178,13 +177,13 @@ class BlockingConnection(_Closes):
         return awaited
 
     def post(self, message: ApiMessage, *, version: int | None = None) -> None:
-        """Send a request that gets no answer: Produce with acks=0."""
+        """Send a request that gets no response: Produce with acks=0."""
         self._keep_session()
         data = self._exchange.post(message, self._version(message, version))
         self._write(data, type(message).__name__, time.monotonic() + self._config.request_timeout_ms / 1000)
 
     def receive(self, awaited: "Awaited[R]") -> R:
-        """The answer. Those to earlier requests come before it and are kept until they are asked for."""
+        """Return the response. Responses to earlier requests arrive first and are kept until their callers ask for them."""
         while awaited.response is None:
             self._take()
         return awaited.response
@@ -198,7 +197,7 @@ class BlockingConnection(_Closes):
             self._socket.sendall(data)
 
     def _take(self) -> None:
-        """The next answer of the broker, which is to the oldest request."""
+        """Receive the next response, which belongs to the oldest request."""
         if self.closed or not self._exchange.unanswered:
             raise ConnectionLost(f"connection to {self.address} was closed before the answer")
         oldest = self._exchange.unanswered[0]
@@ -220,7 +219,7 @@ class BlockingConnection(_Closes):
             raise lost_connection(self.address, error) from error
         except Malformed as error:
             self.close()
-            raise ConnectionLost(f"{self.address} sent what is not a response: {error}") from error
+            raise ConnectionLost(f"{self.address} sent an invalid response: {error}") from error
 
     def _wrap(self, tls: ssl.SSLContext, host: str) -> socket.socket:
         try:
@@ -229,7 +228,7 @@ class BlockingConnection(_Closes):
             raise failed_handshake(self.address, error) from error
 
     def _keep_session(self) -> None:
-        """Prove again who this is before the broker ends the session. What was sent before is answered before."""
+        """Authenticate again before the broker ends the session. The broker answers earlier requests first."""
         if self._renew_at_s is not None and time.monotonic() >= self._renew_at_s:
             self._renew_at_s = None
             while self._exchange.unanswered:
@@ -328,6 +327,7 @@ class BlockingClient(_Closes):
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         # Patient: a task of Spark may begin while the whole cluster starts again.
+        # Keep retrying: a Spark task may start while the whole cluster restarts.
         self.core = ClientCore(config, _BlockingIo(config), chance=random.Random(), fails_early=False)
 
     def close(self) -> None:
@@ -337,7 +337,7 @@ class BlockingClient(_Closes):
         return drive(operation)
 
     def retrying(self, what: str, attempt: Callable[[], T]) -> T:
-        """Until it succeeds, fails for good, or `default.api.timeout.ms` is up."""
+        """Repeat `attempt` until it succeeds, fails for good, or `default.api.timeout.ms` is over."""
 
         async def once() -> T:
             return attempt()
@@ -351,11 +351,11 @@ class BlockingClient(_Closes):
         return self.core.image
 
     def refresh(self, topics: Collection[str] | None) -> ClusterImage:
-        """Metadata of these topics, or of all."""
+        """Fetch metadata of these topics, or of all."""
         return drive(self.core.refresh(topics))
 
     def forget_leaders(self) -> None:
-        """The next look-up of any topic asks again."""
+        """Make the next look-up of any topic ask the cluster."""
         self.core.forget_leaders()
 
     def connection(self, broker_id: int, *, purpose: str = DATA) -> BlockingConnection:
@@ -376,7 +376,7 @@ class BlockingClient(_Closes):
         min_bytes: int = 1,
         isolation_level: int = READ_UNCOMMITTED,
     ) -> Fetched:
-        """Raw batches from `offset` on; empty when nothing came in time. OFFSET_OUT_OF_RANGE is raised, not repaired."""
+        """Return raw batches from `offset` on; empty if none came in time. OFFSET_OUT_OF_RANGE is raised, not repaired."""
         config = ConsumerConfig(
             isolation_level=isolation_level,
             fetch_min_bytes=min_bytes,
@@ -389,13 +389,13 @@ class BlockingClient(_Closes):
     def fetch_some(
         self, positions: Mapping[TopicPartition, int], config: ConsumerConfig
     ) -> dict[TopicPartition, Fetched]:
-        """Of many partitions, with one request a leader; what has nothing, or an error, is left out."""
+        """Fetch from many partitions with one request per leader. Partitions without data or with an error are left out."""
         return drive(fetching.fetch_some(self.core, config, positions))
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        """Offsets by time, `LATEST` or `EARLIEST`; -1 where no record is that young. One request a leader."""
+        """Look up offsets by time, `LATEST` or `EARLIEST`; -1 if no record is that young. One request per leader."""
         found = drive(partition_admin.list_offsets(self.core, wanted, isolation_level=isolation_level))
         for partition, listed in found.items():
             check(listed.error, str(partition))

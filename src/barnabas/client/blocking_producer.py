@@ -1,6 +1,6 @@
-"""Ready-made record batches to their leaders, without an event loop. What goes when is decided by `client.sending`.
+"""Send ready-made record batches to their leaders without an event loop. `client.sending` decides when each one goes.
 
-Owner: one thread. Bounded: what waits for a leader is at most a request's worth, and `max_in_flight` requests are under way.
+Owner: one thread. Bounded: at most one request's worth waits for a leader, and at most `max_in_flight` requests are in flight.
 """
 
 import struct
@@ -34,12 +34,12 @@ from barnabas.wire.record_build import BatchBuilder
 _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _PRODUCER: Final = struct.Struct(">qhi")
-#: The answer to a Produce may come this much after its own time limit.
+#: A Produce response may come this much later than the request's own time limit.
 _ANSWER_MS: Final = 1_000
 
 
 class ReadyBatch(Outgoing):
-    """A whole batch but for its producer, its sequence and its CRC, which `BlockingProducer` fills in."""
+    """A whole batch except for the producer, sequence and CRC, which `BlockingProducer` fills in."""
 
     __slots__ = ("data",)
 
@@ -51,7 +51,7 @@ class ReadyBatch(Outgoing):
     def of(
         cls, partition: TopicPartition, records: Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int
     ) -> Self:
-        """Of these keys and values."""
+        """Build a batch of these keys and values."""
         builder = BatchBuilder()
         for key, value in records:
             builder.append(key, value, timestamp=timestamp_ms)
@@ -87,7 +87,7 @@ class BlockingProducer:
         self._identity = identity
         self._transactional_id = transactional_id
         self._transactions = Transactions(client.core)
-        #: KIP-890 part 2: leaders add partitions by themselves, in a version that says so.
+        #: KIP-890 part 2: leaders add partitions themselves if the Produce version is high enough.
         self._raises_epochs = transactional_id is not None and client.run(
             self._transactions.raises_epochs(transactional_id)
         )
@@ -100,20 +100,20 @@ class BlockingProducer:
             transactional=transactional_id is not None,
         )
         self._sender.identify(identity)
-        #: Sent without an answer, oldest first.
+        #: Requests without a response, oldest first.
         self._under_way: deque[
             tuple[BlockingConnection, Awaited[ProduceResponse], ProduceRequest, Shipment[ReadyBatch]]
         ] = deque()
-        #: Partitions of the transaction.
+        #: Partitions that were added to the transaction.
         self._announced: set[TopicPartition] = set()
         self._counts: dict[str, int] = {}
-        #: Bytes since the last look at what is due: before a request could be full, a look is not worth its time.
+        #: Bytes added since the last search for due batches. While they cannot fill a request, the search is skipped.
         self._added_bytes = 0
 
     # -- what callers use -----------------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int:
-        """Asked for once; a topic that is missing may be made by the broker (`auto.create.topics.enable`)."""
+        """Asked once per topic. The broker may create a missing topic (`auto.create.topics.enable`)."""
         count = self._counts.get(topic)
         if count is None:
             found = self._client.core.existing_topic(topic, timeout_ms=self._config.max_block_ms)
@@ -121,7 +121,7 @@ class BlockingProducer:
         return count
 
     def send(self, batch: ReadyBatch) -> None:
-        """Takes the batch over. Waits while its leader has enough under way; fails for good or not at all."""
+        """Take over the batch. Block while its leader has enough in flight. Raise only errors that are final."""
         self.announce([batch.partition])
         batch.added_at_s = time.monotonic()
         follows = self._sender.is_waiting(batch.partition)
@@ -132,7 +132,7 @@ class BlockingProducer:
             self._added_bytes = 0
 
     def announce(self, partitions: Iterable[TopicPartition]) -> None:
-        """Tell the coordinator of all of them in one request, where it does not know them."""
+        """Add the new ones among these partitions to the transaction with one request to the coordinator."""
         if self._transactional_id is None or self._raises_epochs:
             return
         new = [partition for partition in dict.fromkeys(partitions) if partition not in self._announced]
@@ -141,7 +141,7 @@ class BlockingProducer:
             self._announced.update(new)
 
     def flush(self) -> None:
-        """Until all that was sent is acknowledged."""
+        """Wait until everything that was sent is acknowledged."""
         self._sender.flushing = True
         try:
             while self._sender.unfinished:
@@ -160,7 +160,7 @@ class BlockingProducer:
         self.discard()
 
     def discard(self) -> None:
-        """What is not acknowledged is dropped, and connections with answers under way are closed."""
+        """Drop unacknowledged batches, and close connections that have requests in flight."""
         for connection, _, _, _ in self._under_way:
             connection.close()
         self._under_way.clear()
@@ -168,7 +168,7 @@ class BlockingProducer:
     # -- sending --------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what is due. Returns when nothing that is due has to wait."""
+        """Send batches that are due. Return when no due batch has to wait."""
         while True:
             for shipment in self._sender.shipments(self._client.image, time.monotonic()):
                 self._ship(shipment)
@@ -177,7 +177,7 @@ class BlockingProducer:
             self._wait()
 
     def _wait(self) -> None:
-        """Until something has changed: an answer, a leader, a back-off that is over."""
+        """Wait for the next change: a response, a new leader, or the end of a back-off."""
         if self._sender.needs_identity:
             self._sender.identify(self._client.run(self._transactions.initialise(None, timeout_ms=0)))
         elif self._sender.unknown:
@@ -226,7 +226,7 @@ class BlockingProducer:
         self._under_way.append((connection, awaited, request, shipment))
 
     def _collect(self) -> None:
-        """The oldest answer."""
+        """Receive the oldest outstanding response."""
         connection, awaited, request, shipment = self._under_way.popleft()
         try:
             outcome = produce_outcome(request, connection.receive(awaited))

@@ -10,7 +10,7 @@ from barnabas.wire.messages.describe_transactions import TransactionState
 
 
 class BlockingTransactions:
-    """Each method is that of `Transactions`."""
+    """Each method does what the method of `Transactions` with its name does."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._run = client.run

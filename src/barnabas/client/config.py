@@ -10,21 +10,21 @@ from barnabas.base.config import properties
 from barnabas.base.errors import ConfigError
 from barnabas.base.words import SECURITY_PROTOCOLS
 
-#: Kafka's default of `socket.request.max.bytes`, which bounds responses as well in practice.
+#: Kafka's default of `socket.request.max.bytes`; in practice it bounds responses too.
 DEFAULT_RESPONSE_BYTES_MAX: Final = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """Everything that a connection to a cluster depends on. `properties` keeps what the file said, for the tools."""
+    """Everything that a connection to a cluster depends on. `properties` keeps the file's settings for the tools."""
 
     #: `host:port` pairs, never empty once a client uses it.
     bootstrap: tuple[tuple[str, int], ...] = ()
     client_id: str = "barnabas"
     security_protocol: str = "PLAINTEXT"
-    #: One request, from being sent to its answer.
+    #: Limit of one request, from sending it to its response.
     request_timeout_ms: int = 30_000
-    #: One operation with all its retries.
+    #: Limit of one operation with all its retries.
     api_timeout_ms: int = 60_000
     connect_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100
@@ -32,20 +32,19 @@ class ClientConfig:
     metadata_max_age_ms: int = 300_000
     max_in_flight: int = 5
     response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX
-    #: Elements of all arrays of a response together; None: any number.
+    #: Bound of the elements of all arrays in a response together; None: no bound.
     response_elements_max: int | None = None
-    #: `ssl.*` and `sasl.*`, as written: `client.security` reads them.
-    #: Neither shows itself: there are passwords among them.
+    #: `ssl.*` and `sasl.*` as written; `client.security` reads them. `repr` hides both mappings: they hold passwords.
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def setup_timeout_ms(self) -> int:
-        """For the first answer on a connection: a port that accepts and does not answer is not a broker's."""
+        """Limit of the first response on a connection. A port that accepts but stays silent does not belong to a broker."""
         return min(self.request_timeout_ms, self.connect_timeout_ms)
 
     def within(self, timeout_ms: int) -> "ClientConfig":
-        """The same for a client whose operations take no longer than this: of something that others must not wait for."""
+        """Return a copy whose operations take no longer than this, for callers that must not block others."""
         return replace(
             self,
             api_timeout_ms=min(self.api_timeout_ms, timeout_ms),
@@ -55,7 +54,7 @@ class ClientConfig:
     def __post_init__(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:
             known = ", ".join(SECURITY_PROTOCOLS)
-            raise ConfigError(f"security.protocol={self.security_protocol!r} is none of {known}")
+            raise ConfigError(f"security.protocol={self.security_protocol!r} is not valid: use {known}")
 
 
 T = TypeVar("T")
@@ -74,7 +73,7 @@ _INT_SETTINGS: Final = {
 def client_config(
     bootstrap: str | None = None, settings: Mapping[str, str] | None = None, *, client_id: str | None = None
 ) -> ClientConfig:
-    """Settings by Kafka's names. `bootstrap` and `client_id` given by the caller win over the file's."""
+    """Read settings by Kafka's names. The caller's `bootstrap` and `client_id` override the file's."""
     props = properties.resolve_variables(settings or {}, os.environ)
     values = {
         attribute: value
@@ -93,7 +92,7 @@ def client_config(
 
 
 def whole_number(settings: Mapping[str, str], name: str, default: T, *, at_least: int | None = None) -> int | T:
-    """:raises ConfigError: for a text that is none, or less than it may be."""
+    """:raises ConfigError: if the text is not a whole number, or the number is too small."""
     text = settings.get(name)
     if text is None:
         return default
@@ -107,7 +106,7 @@ def whole_number(settings: Mapping[str, str], name: str, default: T, *, at_least
 
 
 def parse_bootstrap(text: str) -> tuple[tuple[str, int], ...]:
-    """`host:port,host:port`, with `[::1]:9092` for IPv6 and an optional `PROTOCOL://` before each."""
+    """Parse `host:port,host:port`, with `[::1]:9092` for IPv6 and an optional `PROTOCOL://` before each."""
     servers = []
     for entry in (part.strip() for part in text.split(",")):
         if not entry:
@@ -123,5 +122,5 @@ def parse_bootstrap(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def load_properties(path: str | Path) -> dict[str, str]:
-    """A `--command-config` file."""
+    """Read a `--command-config` file."""
     return dict(properties.load(str(path)))

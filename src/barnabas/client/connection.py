@@ -1,12 +1,12 @@
 """One connection to one broker: requests out, responses in, in order.
 
 Owner: the event loop that opened it. The receiving side is an `asyncio.BufferedProtocol`: small responses arrive in a
-buffer that the connection keeps; a response larger than that is received straight into a buffer of its own, and the
-`records` fields of the decoded response are memoryviews of it. So a replica fetcher's megabytes are never copied. That buffer
-is used again for the next large response, if no such view is left by then.
+buffer that the connection keeps. A larger response is received straight into its own buffer, and the `records` fields of
+the decoded response are memoryviews of that buffer, so a replica fetcher's megabytes are never copied. The connection
+reuses the large buffer for the next large response if no view of it remains.
 
-Answers come in the order of the requests, and each must carry the correlation id that is due; anything else ends the
-connection. So does a request whose time is up: what comes after it could not be told apart from its late answer.
+Responses come in the order of the requests, and each must carry the expected correlation id; anything else ends the
+connection. A timed-out request ends it too, because its late response could be taken for that of a later request.
 """
 
 import asyncio
@@ -45,18 +45,18 @@ T = TypeVar("T")
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 
 _SIZE: Final = struct.Struct(">i")
-#: Responses up to this size share the connection's buffer; a page of frames is parsed per read.
+#: Responses up to this size share the connection's buffer; one read may hold many of them.
 _BUFFER_BYTES: Final = 64 * 1024
-#: Room for a larger one comes in such steps, so that it does for the next, too.
+#: Buffers for larger responses grow in steps of this size, so that one also fits the next response.
 _LARGE_STEP_BYTES: Final = 256 * 1024
-#: Larger responses are decoded by a thread: the loop would stand still for 0.1 s and more.
+#: A thread decodes larger responses, which would block the loop for 0.1 s and more.
 _AT_ONCE_BYTES: Final = 256 * 1024
 #: The same for Fetch responses, whose bytes are mostly records.
 _AT_ONCE_ELEMENTS: Final = 10_000
 
 
 class _Pending(Pending):
-    """Exactly one of: answered, timed out, lost."""
+    """A request in flight. It ends in exactly one way: answered, timed out, or lost."""
 
     __slots__ = ("future", "timer")
 
@@ -82,14 +82,14 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._max_in_flight = max_in_flight
-        #: Slots taken, including one that was handed to a waiter which has not run yet.
+        #: Slots taken, including a slot that was passed to a waiting task that has not run yet.
         self._slots_taken = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._failure: ClientError | None = None
-        #: KIP-368: when the next request first proves again who this is, and how; None where sessions do not end.
+        #: KIP-368: when the session must be renewed (loop time), and how; None if the broker does not end sessions.
         self._renew_at_s: float | None = None
         self._renew: Authenticate | None = None
-        #: Set while that is under way: only the task that does it may send.
+        #: Set during a renewal: only the renewing task may send.
         self._renewing: asyncio.Future[None] | None = None
         self._renewer: asyncio.Task[object] | None = None
         #: Set while the transport's own buffer is over its high-water mark.
@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer_certificate(self) -> Mapping[str, object] | None:
-        """Of the broker, as `ssl` tells it, where the connection has TLS and checked it."""
+        """Return the broker's certificate as `ssl` describes it, if the connection uses TLS and verified it."""
         if self._transport is None:
             return None
         return cast("Mapping[str, object] | None", self._transport.get_extra_info("peercert"))
@@ -155,9 +155,9 @@ class Connection(asyncio.BufferedProtocol):
         version: int | None = None,
         timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
     ) -> ApiMessage:
-        """Send, and wait for the answer. `version` defaults to the highest that both sides speak.
+        """Send, and wait for the response. `version` defaults to the highest that both sides support.
 
-        Waits for its turn while `max_in_flight` requests are unanswered; `timeout_ms` covers that as well.
+        Waits for a slot while `max_in_flight` requests are unanswered; `timeout_ms` includes that wait.
         """
         deadline_s = self._loop.time() + timeout_ms / 1000
         if self._renew_at_s is not None or self._renewing is not None:
@@ -177,14 +177,14 @@ class Connection(asyncio.BufferedProtocol):
         return await future
 
     def post(self, message: ApiMessage, *, version: int | None = None) -> None:
-        """Send a request that gets no answer: Produce with acks=0."""
+        """Send a request that gets no response: Produce with acks=0."""
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
         self._transport.write(self._exchange.post(message, version))
 
     async def drain(self) -> None:
-        """Wait until the peer takes bytes again: what bounds `post`, as `max_in_flight` bounds `request`."""
+        """Wait until the transport accepts more bytes. This bounds `post` as `max_in_flight` bounds `request`."""
         if self._renew_at_s is not None or self._renewing is not None:
             await self._keep_session()
         if self._writable is not None:
@@ -203,21 +203,21 @@ class Connection(asyncio.BufferedProtocol):
     async def wait_closed(self) -> None:
         await asyncio.shield(self._ended)
 
-    def on_closed(self, told: Callable[[], None]) -> None:
-        """Called once, when it has ended, by either side."""
-        self._ended.add_done_callback(lambda _: told())
+    def on_closed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the connection has ended, whichever side ended it."""
+        self._ended.add_done_callback(lambda _: callback())
 
     def set_up(self) -> None:
         self._exchange.set_up()
 
     def renew_after(self, delay_ms: float, renew: "Authenticate") -> None:
-        """The broker ends sessions: the first request after `delay_ms` authenticates again before it is sent."""
+        """Authenticate again before the first request that comes after `delay_ms`, because the broker ends sessions."""
         self._renew_at_s = self._loop.time() + delay_ms / 1000
         self._renew = renew
 
     async def _keep_session(self) -> None:
-        """Renew the session if it is time, or wait for who does it. Nothing else is sent meanwhile: between a handshake
-        and its end the broker takes tokens only. What was sent before is answered before."""
+        """Renew the session if it is time, or wait for the task that renews it. No other request is sent during a renewal,
+        because between a handshake and its end the broker accepts only tokens. It answers earlier requests first."""
         task = asyncio.current_task()
         while self._renewing is not None and self._renewer is not task:
             await asyncio.shield(self._renewing)
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             await renew(self)
         except BaseException:
-            self.close()  # nobody knows how far the exchange came
+            self.close()  # the state of the exchange is unknown
             raise
         finally:
             self._renewing.set_result(None)
@@ -269,13 +269,13 @@ class Connection(asyncio.BufferedProtocol):
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-            self._release_slot()  # it had been handed a slot that it will not use
+            self._release_slot()  # the waiter was given a slot that it will not use
 
     def _release_slot(self) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)  # the slot changes hands, in the order of asking
+                waiter.set_result(None)  # the longest-waiting task gets the slot
                 return
         self._slots_taken -= 1
 
@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- receiving: asyncio.BufferedProtocol ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -304,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
                 data, self._large, self._fill = self._large, None, 0
                 self._answer(data)
         except Malformed as error:
-            self._fail(ConnectionLost(f"{self.address} sent what is not a response: {error}"))
+            self._fail(ConnectionLost(f"{self.address} sent an invalid response: {error}"))
 
     def eof_received(self) -> bool:
         self._fail(ConnectionLost(f"{self.address} closed the connection"))
@@ -325,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
             self._writable = None
 
     def _take_frames(self) -> None:
-        """Answer every whole frame in the buffer; move a cut one to the front, or to a buffer of its own."""
+        """Process every whole frame in the buffer. Move a partial frame to the front, or to a large buffer."""
         buffer, start, fill = self._buffer, self._start, self._fill
         while fill - start >= 4:
             (size,) = _SIZE.unpack_from(buffer, start)
@@ -340,17 +340,17 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 break
             self._spare = None
-            # The buffer is used again, so what the response keeps must be its own.
+            # The buffer is reused, so the response gets its own copy.
             self._answer(memoryview(bytes(buffer[start + 4 : end])))
             start = end
-        left = fill - start
-        if start and left:
-            buffer[:left] = bytes(buffer[start:fill])
-        self._start, self._fill = 0, left
+        unread = fill - start
+        if start and unread:
+            buffer[:unread] = bytes(buffer[start:fill])
+        self._start, self._fill = 0, unread
 
     def _room_for(self, size: int) -> memoryview:
-        """For one large frame. In a row of large ones, as a fetcher gets that is behind: the room of the one before, if nobody
-        looks at it any more. Fresh memory is filled with zeros first, page by page."""
+        """Return a buffer for one large frame. Reuse the last one if no view of it remains: new memory is first filled with
+        zeros, page by page, which costs much when large frames follow each other, as for a fetcher that is behind."""
         spare = self._spare
         if spare is None or len(spare) < size or _is_looked_at(spare):
             spare = self._spare = bytearray(-(-size // _LARGE_STEP_BYTES) * _LARGE_STEP_BYTES)
@@ -358,10 +358,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self, data: memoryview) -> None:
         if self._failure is not None:
-            return  # already given up; what was in the buffer is of no use to anybody
+            return  # the connection already failed, so no caller waits for the rest of the buffer
         incoming = self._exchange.expect(data)
         limit = self._elements_max
-        # Records are not decoded here: the bytes of a Fetch response say nothing of the work.
+        # Records are not decoded here, so the size of a Fetch response does not show the work.
         if len(data) <= _AT_ONCE_BYTES or incoming.response_type is FetchResponse:
             at_once = limit if len(data) <= _AT_ONCE_BYTES or limit is None else min(limit, _AT_ONCE_ELEMENTS)
             try:
@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._finish(incoming.pending, response)
                 return
-        # On a thread: the loop of a broker must keep turning, however much a server answers. Nothing is read meanwhile.
+        # Decode on a thread, because a large response must not block a broker's loop. No more is read meanwhile.
         assert self._transport is not None
         self._transport.pause_reading()
         decoding = self._loop.run_in_executor(None, _decode, incoming, limit)
@@ -383,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is not None:
             return
         if decoding.cancelled() or error is not None:
-            self._fail(ConnectionLost(f"{self.address} sent what is not a response: {error or 'this client ends'}"))
+            self._fail(ConnectionLost(f"{self.address} sent an invalid response: {error or 'this client ends'}"))
             if error is not None and not isinstance(error, Malformed):
                 raise error
             return
@@ -416,12 +416,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-#: The budget that the readers of a thread count down: each reader is compiled for one budget.
+#: The budget of a thread's readers: each reader is compiled for one budget.
 _of_thread: Final = threading.local()
 
 
 def _decode(incoming: Incoming[_Pending], elements_max: int | None) -> ApiMessage:
-    """On any thread. :raises Malformed:"""
+    """Decode on any thread. :raises Malformed:"""
     if elements_max is None:
         return incoming.decode(None)
     budget: Budget = _of_thread.__dict__.setdefault("budget", [0])
@@ -430,7 +430,7 @@ def _decode(incoming: Incoming[_Pending], elements_max: int | None) -> ApiMessag
 
 
 def _is_looked_at(room: bytearray) -> bool:
-    """A bytearray does not change its size as long as somebody has a view of it."""
+    """Return whether a view of the bytearray exists: it then refuses to change its size."""
     try:
         room.append(room.pop())
     except BufferError:
@@ -439,11 +439,11 @@ def _is_looked_at(room: bytearray) -> bool:
 
 
 def _again(failure: ClientError) -> ClientError:
-    """The same failure as an object of its own: each waiter adds its traceback to what it raises."""
+    """Copy a failure, because each waiter adds its own traceback when it raises."""
     return type(failure)(str(failure))
 
 
-#: Called on a fresh connection, with versions negotiated, before it is handed out: the SASL exchange.
+#: Performs the SASL exchange on a new connection, after versions are negotiated and before callers get it.
 Authenticate = Callable[[Connection], Awaitable[None]]
 
 
@@ -461,10 +461,10 @@ async def open_connection(
     response_elements_max: int | None = None,
     negotiate: bool = True,
 ) -> Connection:
-    """Connect, agree on versions, authenticate. Raises `ConnectionLost` with the address and the reason.
+    """Connect, agree on versions, authenticate. Raise `ConnectionLost` with the address and the reason.
 
-    `negotiate=False` leaves `versions` empty: every request must then name its version. Brokers of one cluster use it
-    where `inter.broker.protocol.version` has fixed them.
+    `negotiate=False` leaves `versions` empty: every request must then name its version. Brokers of one cluster use this
+    when `inter.broker.protocol.version` determines the versions.
     """
     address = f"{host}:{port}"
     loop = asyncio.get_running_loop()
@@ -517,18 +517,19 @@ def _reason(error: OSError) -> str:
 
 
 def _numbers(error: OSError) -> list[int]:
-    """Each of them once. A name may have several addresses: asyncio puts what each of them said into one text."""
+    """Return each error number once. A name may have several addresses: asyncio joins their errors into one text."""
     if error.errno is not None:
         return [error.errno]
     return list(dict.fromkeys(int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))))
 
 
 async def authenticate(connection: Connection, security: ClientSecurity, *, timeout_ms: int) -> None:
-    """The hook of `open_connection`: the SASL exchange, which is held again before the broker ends the session."""
+    """The hook of `open_connection`: the SASL exchange, repeated before the broker ends the session."""
     if security.tokens is None or security.tokens.is_fresh:
         conversation = security.exchange(connection.address)
     else:
-        # From the web or a file: both block. All of it, since a token whose end is not known is not fresh afterwards either.
+        # Building the exchange may block on the web or a file. A thread always does it: whether the token is fresh may be
+        # unknown.
         conversation = await asyncio.to_thread(security.exchange, connection.address)
     lifetime_ms = await log_in(connection, conversation, timeout_ms)
     if lifetime_ms > 0:

@@ -1,6 +1,6 @@
-"""A consumer: fetches from the leaders of its partitions, side by side, and decodes what it is asked to decode.
+"""A consumer: fetches from the leaders of its partitions in parallel, and decodes records on request.
 
-Owner: the event loop. One fetch per leader is under way at any time, so an idle leader's long poll holds back nobody.
+Owner: the event loop. At most one fetch per leader is in flight, so the long poll of an idle leader delays no other leader.
 """
 
 import asyncio
@@ -22,25 +22,22 @@ from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
 @dataclass(slots=True)
 class _Position:
     offset: int
-    #: Not fetched while somebody seeks it or its offset is being looked up.
-    generation: int = 0
 
 
 @dataclass(slots=True)
 class Consumer:
-    """Assign partitions with their offsets, then `poll`. `async with` ends what is under way."""
+    """Assign partitions with their offsets, then `poll`. Leaving `async with` cancels fetches in flight."""
 
     cluster: AsyncClient
     config: ConsumerConfig = field(default_factory=ConsumerConfig)
     _positions: dict[TopicPartition, _Position] = field(default_factory=dict)
-    #: Where leaders have sent this consumer for its rack (KIP-392): the broker, and until when (the loop's time).
+    #: Replicas that leaders named for this consumer's rack (KIP-392): the broker, and until when (loop time).
     _preferred: dict[TopicPartition, tuple[int, float]] = field(default_factory=dict)
-    #: By broker: the fetch that is under way there.
+    #: The fetch in flight, by broker.
     _fetches: "dict[int, asyncio.Task[list[Fetched]]]" = field(default_factory=dict)
-    #: Leaders that are not known are being looked for.
+    #: The search for unknown leaders.
     _look_up: "asyncio.Task[None] | None" = None
-    _generation: int = 0
-    #: Set while `poll` waits: ends the wait.
+    #: Set while `poll` waits; resolving it ends the wait.
     _waker: "asyncio.Future[None] | None" = None
 
     async def __aenter__(self) -> Self:
@@ -54,14 +51,12 @@ class Consumer:
     # -- positions ------------------------------------------------------------------------------------------------------
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the partitions; answers for others that are under way will be dropped."""
-        self._generation += 1
-        self._positions = {partition: _Position(offset, self._generation) for partition, offset in offsets.items()}
+        """Replace the partitions; results of fetches in flight for the old ones are dropped."""
+        self._positions = {partition: _Position(offset) for partition, offset in offsets.items()}
         self._preferred.clear()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._generation += 1
-        self._positions[partition] = _Position(offset, self._generation)
+        self._positions[partition] = _Position(offset)
 
     def position(self, partition: TopicPartition) -> int:
         return self._positions[partition].offset
@@ -73,7 +68,7 @@ class Consumer:
     async def offsets_by_reset(
         self, partitions: Iterable[TopicPartition], time: int | None = None
     ) -> dict[TopicPartition, int]:
-        """Where `auto.offset.reset` says to begin, or at this time (`EARLIEST`, `LATEST`)."""
+        """Return the offsets at this time (`EARLIEST`, `LATEST`), or where `auto.offset.reset` says to begin."""
         time = OFFSET_RESETS.get(self.config.auto_offset_reset) if time is None else time
         wanted = list(partitions)
         if time is None:
@@ -91,7 +86,7 @@ class Consumer:
     # -- fetching -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int) -> list[Fetched]:
-        """What has arrived; empty when the time is up. Positions move past what is returned."""
+        """Return fetched batches; empty if none came in time. Positions move past the returned batches."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
         waker = self._waker = loop.create_future()
@@ -107,19 +102,19 @@ class Consumer:
         return []
 
     def give_back(self, fetched: Iterable[Fetched]) -> None:
-        """What `poll` has returned, and nobody has seen: it is fetched again."""
-        for each in fetched:
-            position = self._positions.get(each.partition)
-            if position is not None and position.offset == each.next_position:
-                self.seek(each.partition, each.position)
+        """Undo a `poll` whose result the application has not seen: these records are fetched again."""
+        for fetch in fetched:
+            position = self._positions.get(fetch.partition)
+            if position is not None and position.offset == fetch.next_position:
+                self.seek(fetch.partition, fetch.position)
 
     def wake(self) -> None:
-        """End a `poll` that waits: whoever owns the consumer has something to do."""
+        """End a waiting `poll`, because the owner of the consumer has other work to do."""
         if self._waker is not None and not self._waker.done():
             self._waker.set_result(None)
 
     def _start_fetches(self) -> None:
-        """From each leader that is known and idle; leaders that are not known are looked for beside it."""
+        """Fetch from each known and idle leader. A background task looks for unknown leaders."""
         by_leader: dict[int, list[TopicPartition]] = {}
         unknown: dict[str, None] = {}
         for partition in self._positions:
@@ -134,7 +129,7 @@ class Consumer:
             self._look_up = asyncio.create_task(self._find_leaders(list(unknown)), name="find leaders")
 
     def _source_of(self, partition: TopicPartition) -> int:
-        """The leader, or the replica that it has named, for as long as metadata may be old."""
+        """Return the leader, or the replica that it named; the choice is valid for `metadata.max.age.ms`."""
         if partition in self._preferred:
             broker_id, until_s = self._preferred[partition]
             if broker_id in self.cluster.image.brokers and asyncio.get_running_loop().time() < until_s:
@@ -152,13 +147,13 @@ class Consumer:
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
 
     def _collect(self) -> list[Fetched]:
-        """The results of fetches that have ended, without those of partitions that were moved meanwhile."""
+        """Return the results of finished fetches, except for partitions that were moved in the meantime."""
         results: list[Fetched] = []
         if self._look_up is not None and self._look_up.done():
             look_up, self._look_up = self._look_up, None
             look_up.result()
         ended = {leader: task for leader, task in self._fetches.items() if task.done()}
-        # What others have brought is not lost with a failure: it is there at the next poll.
+        # One failed fetch does not lose the results of the others: the next poll returns them.
         for leader in [leader for leader, task in ended.items() if task.exception() is not None]:
             del self._fetches[leader]
             ended[leader].result()
@@ -200,7 +195,7 @@ class Consumer:
         has_failed = False
         for code, fetched in fetched_of(request, response, positions):
             if code is not ErrorCode.NONE and self._preferred.pop(fetched.partition, None) is not None:
-                has_failed = True  # a replica may be behind, or gone: its leader knows better
+                has_failed = True  # a replica may be behind or offline: ask its leader
                 continue
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._reset(fetched.partition, fetched.position)
@@ -210,7 +205,7 @@ class Consumer:
             elif code is not ErrorCode.NONE:
                 raise BrokerRefused(code, str(fetched.partition))
             elif fetched.preferred_replica >= 0 and fetched.preferred_replica not in self.cluster.image.brokers:
-                # It has come since this client last asked. The leader gives no records, and would be asked again and again.
+                # The replica is newer than this client's metadata. Without a refresh the leader would name it again and again.
                 has_failed = True
                 moved[fetched.partition.topic] = None
             elif fetched.preferred_replica >= 0:
@@ -226,7 +221,7 @@ class Consumer:
 
     async def _reset(self, partition: TopicPartition, at: int) -> None:
         offsets = await self.offsets_by_reset([partition])
-        # Somebody may have sought it meanwhile.
+        # The application may have moved the position in the meantime.
         if partition in self._positions and self._positions[partition].offset == at:
             self.seek(partition, offsets[partition])
 

@@ -1,8 +1,8 @@
-"""What a client decides, without doing any of it: whom to ask, what an answer means, when to try again, what to forget.
+"""The decisions of a client, without I/O: the broker to ask, the meaning of a response, the time to retry, stale metadata.
 
-The core is written as coroutines and imports no event loop, socket or clock. All that it does to the world goes through
-`Io`: `client.asynchronous` gives it asyncio's, `client.blocking` one of plain sockets, a test or a simulation its own. So every
-operation that is written against `ClientCore` (all of `client.admin`, `client.transactions`) serves both shells.
+The core consists of coroutines and imports no event loop, socket or clock. All effects go through `Io`:
+`client.asynchronous` implements it with asyncio, `client.blocking` with plain sockets, and tests and simulations have their
+own. So every operation that is written against `ClientCore` (`client.admin`, `client.transactions`) serves both shells.
 """
 
 import random
@@ -36,7 +36,7 @@ T = TypeVar("T")
 GROUP: Final = 0
 TRANSACTION: Final = 1
 
-#: Answers that say "not here any more": look again before the next try.
+#: Errors of a broker that no longer serves the partition: refresh the metadata before the next try.
 _STALE_METADATA: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -50,49 +50,49 @@ _STALE_METADATA: Final = frozenset(
     }
 )
 _STALE_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-#: What a coordinator says while it is not, or not yet, the one to ask.
+#: Errors of a broker that is not, or not yet, the coordinator.
 COORDINATOR_TROUBLE: Final = _STALE_COORDINATOR | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-#: A coordinator that is busy (ending a transaction, loading) is so for milliseconds: the first pause is as short.
+#: A coordinator that loads, or ends a transaction, needs milliseconds; the first pause is as short.
 _COORDINATOR_PAUSE_MS: Final = 5
-#: If no broker was ever reached, report a wrong address after so many tries, not after a minute.
+#: If no broker was ever reached, report a wrong address after this many tries instead of after a minute.
 _BOOTSTRAP_TRIES: Final = 3
 
-#: How long a broker may take over metadata before another one is asked. A broker that starts takes logins, and answers
-#: nothing until the controller has sent it the cluster's metadata.
+#: How long a broker may take over metadata before the client asks another one. A starting broker accepts logins, but
+#: answers no request until the controller has sent it the cluster's metadata.
 _METADATA_PATIENCE_MS: Final = 5_000
 
-#: What a connection is used for. Each purpose has a connection of its own to each broker: a JoinGroup that waits for
-#: others must hold no Fetch up, and a Fetch that waits for records no Produce.
+#: The purposes of connections. Each purpose has its own connection to each broker: a JoinGroup that waits for other
+#: members must not delay a Fetch, and a Fetch that waits for records must not delay a Produce.
 DATA, COORDINATION, PRODUCE = "data", "coordination", "produce"
 
 
 def _address(host: str, port: int) -> str:
-    """As a `Link` names it."""
+    """Format an address as `Link.address` does."""
     return f"{host}:{port}"
 
 
 class Io(Protocol):
-    """What the core needs of the world."""
+    """What the core needs from its environment."""
 
     def now_s(self) -> float:
-        """A clock that never goes back."""
+        """Return the time of a clock that never goes back."""
 
     async def pause(self, seconds: float) -> None: ...
 
     async def connect(self, host: str, port: int) -> Link:
-        """A connection with versions negotiated and the client authenticated."""
+        """Open a connection, negotiate versions and authenticate."""
 
     def lock(self) -> AbstractAsyncContextManager[object]: ...
 
     async def together(self, tasks: Sequence[Coroutine[Any, Any, T]]) -> list[T | ClientError]:
-        """All of them, with their requests under way at once; what each came to, in their order."""
+        """Run all tasks with their requests in flight at the same time; return their outcomes in order."""
 
 
 class ClientCore:
-    """Connections and knowledge, shared by everything that one client does."""
+    """Connections and metadata, shared by all operations of one client."""
 
     def __init__(self, config: ClientConfig, io: Io, *, chance: random.Random, fails_early: bool) -> None:
-        """`fails_early`: give up after a few tries while no broker was ever reached."""
+        """`fails_early`: give up after a few tries if no broker was ever reached."""
         if not config.bootstrap:
             raise ConfigError("a cluster needs at least one bootstrap server")
         self.config = config
@@ -102,21 +102,21 @@ class ClientCore:
         self._chance = chance
         self._fails_early = fails_early
         self._image_at_s = float("-inf")
-        #: By broker and purpose.
+        #: Open connections, by broker and purpose.
         self._links: dict[tuple[int, str], Link] = {}
         self._opening: dict[tuple[int, str], AbstractAsyncContextManager[object]] = {}
         self._bootstrap: Link | None = None
         self._bootstrapping = io.lock()
         self._coordinators: dict[tuple[int, str], int] = {}
-        #: Brokers that could not be connected to since they last could.
+        #: Addresses whose last connection attempt failed.
         self._out_of_reach: set[str] = set()
-        #: Brokers that took a connection and did not answer a request that any broker answers. They are asked last.
+        #: Brokers that accepted a connection but did not answer a request that any broker answers. They are asked last.
         self._silent: set[str] = set()
-        #: Told of connection trouble, in a sentence. Tools write it to stderr.
+        #: Receives a sentence about connection trouble. Tools write it to stderr.
         self.tell: Callable[[str], None] = lambda message: None
 
     def drop_links(self) -> list[Link]:
-        """Close every connection; those that were closed, for a shell that waits for their end."""
+        """Close every connection and return them, for a shell that waits until they are closed."""
         links = [*self._links.values(), *([self._bootstrap] if self._bootstrap else [])]
         self._links.clear()
         self._bootstrap = None
@@ -125,7 +125,7 @@ class ClientCore:
         return links
 
     def drop_purpose(self, purpose: str) -> None:
-        """Close the connections of a purpose that there is no more."""
+        """Close the connections of a purpose that is no longer used."""
         for key in [key for key in self._links if key[1] == purpose]:
             self._links.pop(key).close()
         for key in [key for key in self._opening if key[1] == purpose]:
@@ -134,7 +134,7 @@ class ClientCore:
     # -- connections ----------------------------------------------------------------------------------------------------
 
     async def link(self, broker_id: int, *, purpose: str = DATA) -> Link:
-        """The connection to a broker of the image; made when there is none that is open."""
+        """Return the connection to a broker of the image; open one if there is none."""
         key = (broker_id, purpose)
         link = self._links.get(key)
         if link is not None and not link.closed:
@@ -147,7 +147,8 @@ class ClientCore:
         return link
 
     async def any_link(self) -> Link:
-        """To whichever broker answers: the least busy that is connected, else any known one, else a bootstrap server."""
+        """Return a connection to any broker that answers: the least busy open one, else a known broker, else a bootstrap
+        server."""
         data = [each for (_, purpose), each in self._links.items() if purpose == DATA]
         connected = [each for each in (*data, self._bootstrap) if each is not None and not each.closed]
         answering = [each for each in connected if each.address not in self._silent]
@@ -167,7 +168,7 @@ class ClientCore:
             return await self._bootstrap_link(reasons)
 
     async def _bootstrap_link(self, reasons: list[str]) -> Link:
-        """One for all concurrent callers: a second one would never be closed."""
+        """Open one bootstrap connection for all concurrent callers: a second one would never be closed."""
         addresses = sorted(self.config.bootstrap, key=lambda each: _address(*each) in self._silent)
         if self._bootstrap is not None and not self._bootstrap.closed:
             if self._bootstrap.address not in self._silent or _address(*addresses[0]) in self._silent:
@@ -184,7 +185,7 @@ class ClientCore:
         raise failure("; ".join(dict.fromkeys(reasons)))
 
     async def _connect(self, host: str, port: int) -> Link:
-        """Log trouble with a cluster that was reached before at once, and when it is over."""
+        """Report trouble with a broker that was reached before, and report when it is reached again."""
         address = _address(host, port)
         try:
             link = await self.io.connect(host, port)
@@ -209,7 +210,7 @@ class ClientCore:
     # -- metadata -------------------------------------------------------------------------------------------------------
 
     async def refresh(self, topics: Collection[str] | None, *, auto_create: bool = False) -> ClusterImage:
-        """New metadata for these topics, or for all (`None`); what is known of other topics stays."""
+        """Fetch metadata of these topics, or of all (`None`); metadata of other topics stays as it is."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         response = await self._ask_in_turn(
             MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create),
@@ -229,12 +230,12 @@ class ClientCore:
         return dict((await self.retrying("metadata", lambda: self.refresh(None))).topics)
 
     async def topics(self, names: Collection[str], *, auto_create: bool = False) -> dict[str, TopicInfo]:
-        """These topics, fresh. A topic that is not there has its error set."""
+        """Return fresh metadata of these topics. A topic that does not exist has its error set."""
         image = await self.retrying("metadata", lambda: self.refresh(names, auto_create=auto_create))
         return dict(image.topics)
 
     async def existing_topic(self, name: str, *, timeout_ms: int | None = None) -> TopicInfo:
-        """The topic, once it exists and has partitions: the broker may be making it (`auto.create.topics.enable`)."""
+        """Wait until the topic has partitions and return it: the broker may be creating it (`auto.create.topics.enable`)."""
 
         async def once() -> TopicInfo:
             info = (await self.refresh([name], auto_create=True)).topics.get(name)
@@ -246,7 +247,7 @@ class ClientCore:
         return await self.retrying(f"metadata of {name}", once, timeout_ms=timeout_ms)
 
     async def leaders(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Partitions by their leader. One without a leader raises, and may be asked for again."""
+        """Group partitions by leader. A partition without a leader raises a retriable error."""
         wanted = list(partitions)
         stale = self.io.now_s() - self._image_at_s > self.config.metadata_max_age_ms / 1000
         missing = dict.fromkeys(p.topic for p in wanted if stale or self.image.leader_of(p) < 0)
@@ -261,7 +262,7 @@ class ClientCore:
         return by_leader
 
     def no_leader(self, partition: TopicPartition) -> BrokerRefused:
-        """Why a partition has no leader, as far as the image knows."""
+        """Build the error that says why a partition has no leader in the image."""
         topic = self.image.topics.get(partition.topic)
         if topic is not None and topic.error not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
             return BrokerRefused(topic.error, f"topic {partition.topic}")
@@ -270,9 +271,9 @@ class ClientCore:
         return BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {partition} has no leader")
 
     def forget_leaders(self, topics: Iterable[str] | None = None) -> None:
-        """Of these topics, or of all: the next look-up asks again."""
-        gone = self.image.topics.keys() if topics is None else set(topics)
-        self.image = self.image.with_topics({n: info for n, info in self.image.topics.items() if n not in gone})
+        """Make the next look-up of these topics, or of all, ask the cluster."""
+        forgotten = self.image.topics.keys() if topics is None else set(topics)
+        self.image = self.image.with_topics({n: info for n, info in self.image.topics.items() if n not in forgotten})
 
     # -- requests -------------------------------------------------------------------------------------------------------
 
@@ -309,7 +310,7 @@ class ClientCore:
     async def _ask_in_turn(self, message: ApiMessage, response_type: type[R], *, patience_ms: int | None = None) -> R:
         """Ask any broker. If it does not answer, ask the others, one after the other.
 
-        While there is another one to ask, a broker gets no more than `patience_ms`.
+        While other brokers can be asked, a broker gets no more than `patience_ms`.
         """
         while True:
             link = await self.any_link()
@@ -329,9 +330,9 @@ class ClientCore:
                 return answer
 
     def _others_than(self, link: Link) -> set[str]:
-        """Addresses of brokers that may answer if this one does not."""
-        known = [(each.host, each.port) for each in self.image.brokers.values()]
-        return {_address(*each) for each in (*known, *self.config.bootstrap)} - self._silent - {link.address}
+        """Return the addresses of brokers that may answer if this one does not."""
+        known = [(broker.host, broker.port) for broker in self.image.brokers.values()]
+        return {_address(*place) for place in (*known, *self.config.bootstrap)} - self._silent - {link.address}
 
     async def ask_controller(
         self,
@@ -341,7 +342,7 @@ class ClientCore:
         first_error: Callable[[R], int],
         timeout_ms: int | None = None,
     ) -> R:
-        """`first_error` finds a code in the response that says whether the controller was the right one to ask."""
+        """`first_error` returns the code of the response that tells whether this broker is the controller."""
 
         async def once() -> R:
             if self.image.controller_id < 0 or self.image.controller_id not in self.image.brokers:
@@ -358,11 +359,11 @@ class ClientCore:
     # -- coordinators ---------------------------------------------------------------------------------------------------
 
     async def coordinator(self, key: str, kind: int = GROUP) -> int:
-        """The broker id of the coordinator of a group or a transactional id."""
+        """Return the broker id of the coordinator of a group or a transactional id."""
         return (await self._find_coordinators(kind, [key]))[key]
 
     async def coordinators(self, keys: Sequence[str], kind: int = GROUP) -> dict[str, int]:
-        """The same of many, in one request where the broker knows how."""
+        """Return the coordinators of many keys, with one request if the broker supports that."""
         return await self._find_coordinators(kind, keys)
 
     async def _find_coordinators(self, kind: int, keys: Sequence[str]) -> dict[str, int]:
@@ -370,7 +371,7 @@ class ClientCore:
         if unknown:
             many = (await self.any_link()).versions.pick(FindCoordinatorRequest) >= 4
             for some in [unknown] if many else [[key] for key in unknown]:
-                # Both ways of asking are filled in, and the version decides.
+                # The request fills both the old field and the new one; its version decides which one is sent.
                 request = FindCoordinatorRequest(key=some[0], key_type=kind, coordinator_keys=some)
                 response = await self._ask_in_turn(request, FindCoordinatorResponse, patience_ms=_METADATA_PATIENCE_MS)
                 if not response.coordinators:
@@ -380,7 +381,7 @@ class ClientCore:
                     check(found.error_code, found.error_message or found.key)
                     self._coordinators[kind, found.key] = found.node_id
         unnamed = [key for key in keys if (kind, key) not in self._coordinators]
-        if unnamed:  # an older broker answered in the place of another one, and knows one key a request
+        if unnamed:  # an older broker answered; it supports one key per request
             raise BrokerRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, unnamed[0])
         known = {key: self._coordinators[kind, key] for key in keys}
         if any(broker_id not in self.image.brokers for broker_id in known.values()):
@@ -399,7 +400,7 @@ class ClientCore:
         version_max: int | None = None,
         purpose: str = COORDINATION,
     ) -> R:
-        """Ask, and look again for the coordinator while it says that it is not (or not yet) the one."""
+        """Ask the coordinator. Look it up again while the broker says that it is not, or not yet, the coordinator."""
         answers = await self.ask_coordinators(
             {key: message},
             response_type,
@@ -424,9 +425,9 @@ class ClientCore:
         version_max: int | None = None,
         purpose: str = COORDINATION,
     ) -> dict[str, R]:
-        """Each key's coordinator, all at once, until each has given an answer whose code is not in `again`.
+        """Ask each key's coordinator at the same time, until each has answered with a code that is not in `again`.
 
-        Keys whose coordinator does not know `version_min` are left out: others may have done their part already.
+        Keys whose coordinator does not support `version_min` are left out: other coordinators may already have acted.
         """
         answers: dict[str, R] = {}
         too_old: set[str] = set()
@@ -453,9 +454,9 @@ class ClientCore:
             answers[key] = response
 
         async def once() -> None:
-            left = [key for key in requests if key not in answers and key not in too_old]
-            brokers = await self._find_coordinators(kind, left)
-            outcomes = await self.io.together([one(key, brokers[key]) for key in left])
+            unanswered = [key for key in requests if key not in answers and key not in too_old]
+            brokers = await self._find_coordinators(kind, unanswered)
+            outcomes = await self.io.together([one(key, brokers[key]) for key in unanswered])
             troubles = [outcome for outcome in outcomes if isinstance(outcome, ClientError)]
             if troubles:
                 raise next((trouble for trouble in troubles if not trouble.retriable), troubles[0])
@@ -474,7 +475,7 @@ class ClientCore:
         timeout_ms: int | None = None,
         pause_ms: int | None = None,
     ) -> T:
-        """Carry out `attempt` until it succeeds, fails for good, or the time is up. `pause_ms` is the first pause."""
+        """Run `attempt` until it succeeds, fails for good, or the time is up. `pause_ms` is the first pause."""
         allowed_ms = self.config.api_timeout_ms if timeout_ms is None else timeout_ms
         began_s = self.io.now_s()
         deadline_s = began_s + allowed_ms / 1000
@@ -500,6 +501,6 @@ class ClientCore:
                 await self.io.pause(pause_s)
 
     def _backoff_s(self, tries: int, first_ms: int) -> float:
-        """Doubling up to `retry.backoff.max.ms`, 20 % either way, as Kafka's clients do."""
+        """Double up to `retry.backoff.max.ms`, plus or minus 20 %, as Kafka's clients do."""
         pause_ms: int = min(first_ms << min(tries, 20), self.config.retry_backoff_max_ms)
         return pause_ms * self._chance.uniform(0.8, 1.2) / 1000

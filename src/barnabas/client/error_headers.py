@@ -1,4 +1,4 @@
-"""The headers of a dead letter, by the names that Kafka Connect gives them."""
+"""The headers of a dead letter, with the names that Kafka Connect uses."""
 
 from typing import Final
 
@@ -12,5 +12,5 @@ STAGE: Final = PREFIX + "stage"
 CLASS_NAME: Final = PREFIX + "class.name"
 EXCEPTION_CLASS_NAME: Final = PREFIX + "exception.class.name"
 EXCEPTION_MESSAGE: Final = PREFIX + "exception.message"
-#: How often a record came back from a dead-letter topic; ours, and not an error's, so it stays.
+#: How often a record came back from a dead-letter topic. A barnabas header: a replay keeps it, unlike the error headers.
 REPLAYS: Final = "__barnabas.replays"

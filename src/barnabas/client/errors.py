@@ -1,4 +1,4 @@
-"""What can go wrong for a client, told apart by what the caller may do next."""
+"""The failures that a client meets, one class per way that the caller can react."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -9,47 +9,47 @@ from barnabas.base.errors import RETRIABLE, BarnabasError, ErrorCode
 class ClientError(BarnabasError):
     """Base of the failures that a client meets."""
 
-    #: May the same thing be tried again, perhaps after new metadata?
+    #: Whether the caller may try again, perhaps after refreshing metadata.
     retriable: bool = False
 
 
 class ConnectionLost(ClientError):
-    """The connection could not be made, or ended before the answer. The request may or may not have been carried out."""
+    """The connection could not be opened, or ended before the response. The broker may or may not have acted on the request."""
 
     retriable = True
 
 
 class ConnectionRefused(ConnectionLost):
-    """Nobody listens at the port. The host answered, so the process is not there."""
+    """No process listens at the port. The host answered, so it is up."""
 
 
 class OtherProtocol(ConnectionLost):
-    """The port seems to speak TLS where we do not, or plain text where we speak TLS: the settings are wrong."""
+    """The port seems to speak TLS although the client does not, or the reverse: the settings are wrong."""
 
 
 class RequestTimedOut(ClientError):
-    """No answer in time. The connection is closed with it, since answers come in order."""
+    """No response in time. The connection is closed too, because responses come in order."""
 
     retriable = True
 
 
 class DeadlineExceeded(ClientError):
-    """The whole operation, with its retries, ran out of time; the message says what stood in the way last."""
+    """The operation ran out of time, including its retries. The message has the last error."""
 
 
 class UnsupportedVersion(ClientError):
-    """The broker and this client share no version of an API (or the broker does not have it at all)."""
+    """The broker and this client share no version of an API, or the broker does not have the API."""
 
 
 class AuthenticationFailed(ClientError):
-    """One side does not trust the other: wrong credentials, or a certificate that cannot be checked."""
+    """One side does not trust the other: wrong credentials, or a certificate that cannot be verified."""
 
 
 class UnexpectedAnswer(ClientError):
-    """A broker answered, in the right form, with what cannot be an answer to this request."""
+    """A broker sent a well-formed response that cannot be right for this request."""
 
 
-#: What a code means for who reads it, where its name alone does not say what to do.
+#: What to do about a code whose name does not say it.
 _ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for: start the other brokers",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "written, but fewer replicas are in sync than min.insync.replicas asks for",
@@ -59,11 +59,11 @@ _ADVICE = {
 
 
 class BrokerRefused(ClientError):
-    """The broker answered with one of Kafka's error codes."""
+    """The broker answered with a Kafka error code."""
 
     def __init__(self, code: int, message: str | None = None) -> None:
         self.code = ErrorCode(code)
-        #: The broker's own words, where the API has room for them.
+        #: The broker's message, if the API has a field for it.
         self.message = message
         self.retriable = self.code in RETRIABLE
         words = f"{self.code.name}: {message}" if message else self.code.name
@@ -72,17 +72,17 @@ class BrokerRefused(ClientError):
 
 
 class Outcome(Protocol):
-    """A part of a response that has a code of its own."""
+    """A part of a response that has its own error code."""
 
     error_code: int
 
 
 def first_error(outcomes: Iterable[Outcome]) -> int:
-    """The first code that is not success; 0 where all went well."""
-    return next((each.error_code for each in outcomes if each.error_code), 0)
+    """Return the first error code; 0 if all succeeded."""
+    return next((outcome.error_code for outcome in outcomes if outcome.error_code), 0)
 
 
 def check(code: int, message: str | None = None) -> None:
-    """Raise `BrokerRefused` unless the code says that all went well."""
+    """Raise `BrokerRefused` unless the code means success."""
     if code:
         raise BrokerRefused(code, message)

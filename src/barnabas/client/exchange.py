@@ -1,7 +1,7 @@
-"""What travels on one connection, without the connection: requests become bytes, frames become answers, in order.
+"""The requests and responses of one connection, without the socket: encodes requests, matches response frames, in order.
 
-Pure, and shared by the asyncio connection and the blocking one. Answers come in the order of the requests, and each must
-carry the correlation id that is due. Anything else is `Malformed`, which ends the connection.
+Pure, and shared by the asyncio connection and the blocking one. Responses come in the order of the requests, and each
+must carry the expected correlation id. Anything else is `Malformed`, which ends the connection.
 """
 
 import struct
@@ -38,16 +38,16 @@ _UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION)
 
 @dataclass(slots=True)
 class BrokerVersions:
-    """The answer to ApiVersions, by API key."""
+    """The response to ApiVersions, by API key."""
 
     apis: dict[int, VersionRange] = field(default_factory=dict)
-    #: `feature name: (lowest, highest)`, what the broker could do.
+    #: `feature name: (lowest, highest)` that the broker supports.
     supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: `feature name: (lowest, highest)`, what the cluster has agreed on.
+    #: `feature name: (lowest, highest)` that the cluster has finalized.
     finalized_features: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def pick(self, message: type[ApiMessage]) -> int:
-        """The highest version that both sides speak."""
+        """Return the highest version that both sides support."""
         served = self.apis.get(message.API_KEY)
         if served is None:
             raise UnsupportedVersion(f"the broker does not serve {api_name(message)} (key {message.API_KEY})")
@@ -61,18 +61,18 @@ class BrokerVersions:
 
 
 _UNNAMED: Final = (OffsetFetchRequestTopics(),)
-#: The last versions that name topics, and the topics of a request: from the next version on there are only ids.
+#: The last versions that name topics, and the topics of a request: later versions have only ids.
 _NAMES_UP_TO: Final[dict[int, tuple[int, Callable[[Any], Sequence[Any]]]]] = {
     ProduceRequest.API_KEY: (12, lambda request: request.topic_data),
     FetchRequest.API_KEY: (12, lambda request: request.topics),
     OffsetCommitRequest.API_KEY: (9, lambda request: request.topics),
-    # Without topics the answer has ids that this client may not know.
+    # A request without topics gets ids in the response that this client may not know.
     OffsetFetchRequest.API_KEY: (9, lambda request: request.groups[0].topics or _UNNAMED),
 }
 
 
 def sayable(message: ApiMessage, version: int) -> int:
-    """At most the last version that names topics, unless the request knows the id of each of its topics."""
+    """Return at most the last version that names topics, unless the request knows the id of each of its topics."""
     if message.API_KEY not in _NAMES_UP_TO:
         return version
     named, topics_of = _NAMES_UP_TO[message.API_KEY]
@@ -86,7 +86,7 @@ def api_name(message: type[ApiMessage]) -> str:
 
 
 class Pending:
-    """A request that was sent and has no answer yet. Each shell adds what it waits with."""
+    """A request that was sent and has no response yet. Each shell adds the object that its caller waits for."""
 
     __slots__ = ("correlation_id", "name", "response_type", "version")
 
@@ -121,12 +121,12 @@ class Incoming(Generic[P]):
 
 
 class Exchange(Generic[P]):
-    """`P` is the shell's own kind of `Pending`."""
+    """`P` is the shell's own subclass of `Pending`."""
 
     def __init__(self, make_pending: type[P], *, client_id: str, response_bytes_max: int) -> None:
         self.client_id = client_id
         self.versions = BrokerVersions()
-        #: Sent and not answered, oldest first.
+        #: Requests without a response, oldest first.
         self.unanswered: deque[P] = deque()
         self._make_pending = make_pending
         self._response_bytes_max = min(response_bytes_max, SETUP_RESPONSE_BYTES_MAX)
@@ -140,7 +140,7 @@ class Exchange(Generic[P]):
     def request(
         self, message: ApiMessage, response_type: type[ApiMessage] | None, version: int | None
     ) -> tuple[bytes, P]:
-        """The bytes to send. `version` defaults to the highest that both sides speak."""
+        """Return the bytes to send. `version` defaults to the highest that both sides support."""
         if response_type is None:
             response_type = api_of(message.API_KEY).response_class
         if version is None:
@@ -151,40 +151,40 @@ class Exchange(Generic[P]):
         return data, pending
 
     def post(self, message: ApiMessage, version: int | None) -> bytes:
-        """The bytes of a request that gets no answer: Produce with acks=0."""
+        """Return the bytes of a request that gets no response: Produce with acks=0."""
         if version is None:
             version = self.versions.pick(type(message))
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return frame.encode_request(message, version, self._correlation_id, self.client_id)
 
     def check_size(self, size: int) -> None:
-        """Before room is made for a response that claims so many bytes."""
+        """Check the size that a response claims before a buffer is allocated for it."""
         if not 4 <= size <= self._response_bytes_max:
             raise Malformed(f"a response of {size} bytes (this client takes up to {self._response_bytes_max})")
 
     def answer(self, data: memoryview) -> tuple[P, ApiMessage]:
-        """One frame, without its size: which request it answers, and the answer."""
+        """Decode one frame (without its size); return the request that it belongs to, and the response."""
         incoming = self.expect(data)
         response = incoming.decode(None)
         self.unanswered.popleft()
         return incoming.pending, response
 
     def expect(self, data: memoryview) -> "Incoming[P]":
-        """The same, not decoded yet: the caller takes the request from `unanswered` when it is."""
+        """Match one frame without decoding it. The caller decodes it and then removes the request from `unanswered`."""
         if not self.unanswered:
-            raise Malformed("a response that nothing asked for")
+            raise Malformed("a response without a request")
         pending = self.unanswered[0]
         response_type, version = pending.response_type, pending.version
         correlation_id, offset = frame.parse_response_header(response_type.API_KEY, version, data)
         if correlation_id != pending.correlation_id:
             raise Malformed(f"correlation id {correlation_id} where {pending.correlation_id} was due")
         if response_type is ApiVersionsResponse and _SHORT.unpack_from(data, offset)[0] == _UNSUPPORTED_VERSION:
-            version = 0  # KIP-511: the broker does not know the version that it was asked in
+            version = 0  # KIP-511: the broker does not support the version of the request
         return Incoming(pending, response_type, version, data, offset)
 
 
 class Link(Protocol):
-    """A connection as the core of the client uses it; which shell it belongs to does not matter."""
+    """A connection as the core uses it, in either shell."""
 
     @property
     def address(self) -> str: ...
@@ -210,7 +210,7 @@ class Link(Protocol):
 
 
 async def negotiate(link: Link, timeout_ms: int) -> BrokerVersions:
-    """KIP-511: try the newest ApiVersions; a broker that lacks it answers in version 0 and says what it has."""
+    """KIP-511: try the newest ApiVersions. A broker without it answers in version 0 and lists its versions."""
     request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
     version = ApiVersionsRequest.MAX_VERSION
     response = await link.request(request, ApiVersionsResponse, version=version, timeout_ms=timeout_ms)

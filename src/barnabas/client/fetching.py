@@ -1,4 +1,4 @@
-"""Fetches: what to ask of a leader, and what its answer holds. No I/O of its own, for both shells.
+"""Build fetch requests and interpret the responses. Without I/O, for both shells.
 
 Raw batches are views of the response (nothing is copied); `Fetched.records()` decodes them.
 """
@@ -28,17 +28,17 @@ from barnabas.wire.records import ControlType, Record, control_type, iter_record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """By Kafka's names and with Kafka's defaults."""
+    """Settings with Kafka's names and defaults."""
 
     isolation_level: int = READ_UNCOMMITTED
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 50 * 1024 * 1024
     partition_max_bytes: int = 1024 * 1024
     fetch_max_wait_ms: int = 500
-    #: `earliest`, `latest`, or `none`: then an offset out of range is an error.
+    #: `earliest`, `latest`, or `none`, which makes an offset out of range an error.
     auto_offset_reset: str = "latest"
     check_crcs: bool = True
-    #: A `Consumer` reads from the replica that a leader sends it to for this (KIP-392). Single fetches stay with the leader.
+    #: With a rack, a `Consumer` reads from the replica that the leader names (KIP-392). Single fetches stay with the leader.
     client_rack: str = ""
     retry_backoff_ms: int = 100
 
@@ -47,7 +47,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 def whole_batches_end(data: memoryview | bytes) -> int:
-    """A broker cuts the last batch where the fetch's size ends: the place of that batch, or the end of `data`."""
+    """Return where the whole batches end. The size limit of a fetch may cut the last batch."""
     pos, end = 0, len(data)
     while end - pos >= HEADER_SIZE:
         after = pos + LOG_OVERHEAD + int(_LENGTH.unpack_from(data, pos + LENGTH_AT)[0])
@@ -59,28 +59,28 @@ def whole_batches_end(data: memoryview | bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch brought of one partition."""
+    """The result of one fetch for one partition."""
 
     partition: TopicPartition
-    #: Whole batches (the last may be cut); the first may begin before `position`.
+    #: Whole batches, perhaps with a cut one at the end. The first may begin before `position`.
     data: memoryview | bytes
-    #: Records below it were not asked for.
+    #: The fetch asked for records from this offset on.
     position: int
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
-    #: A broker that holds a client to its quota answers with nothing, and says for how long.
+    #: How long a broker that enforces a quota mutes this client; the response then has no records.
     throttle_time_ms: int = 0
-    #: The broker to read from instead (KIP-392): then there are no records. -1: this one.
+    #: The broker to read from instead (KIP-392); the response then has no records. -1: this broker.
     preferred_replica: int = -1
 
     def batches(self) -> Iterator[tuple[int, BatchHeader]]:
-        """Place in `data` and header of each whole batch."""
+        """Yield the place in `data` and the header of each whole batch."""
         return iter_batches(self.data, 0, whole_batches_end(self.data))
 
     def records(self, *, isolation_level: int = READ_UNCOMMITTED, check_crcs: bool = True) -> Iterator[Record]:
-        """What an application sees: no control records, and with READ_COMMITTED none of aborted transactions."""
+        """Yield the records for the application: no control records, and with READ_COMMITTED no aborted ones."""
         for pos, header in self.visible_batches(isolation_level=isolation_level, check_crcs=check_crcs):
             for record in iter_records(self.data, pos, header):
                 if record.offset >= self.position:
@@ -89,7 +89,7 @@ class Fetched:
     def visible_batches(
         self, *, isolation_level: int = READ_UNCOMMITTED, check_crcs: bool = True
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Place and header of each batch whose records an application sees."""
+        """Yield place and header of each batch whose records the application may see."""
         aborted = sorted(self.aborted, key=lambda entry: entry.first_offset)
         in_aborted: set[int] = set()
         for pos, header in self.batches():
@@ -111,7 +111,7 @@ class Fetched:
 
     @property
     def next_position(self) -> int:
-        """Past the last whole batch, whatever it held."""
+        """Return the offset after the last whole batch, whatever the batch holds."""
         position = self.position
         for _, header in self.batches():
             position = header.last_offset + 1
@@ -121,13 +121,13 @@ class Fetched:
 def fetch_request(
     config: ConsumerConfig, positions: Mapping[TopicPartition, int], image: ClusterImage, *, rack_id: str = ""
 ) -> FetchRequest:
-    """`rack_id`: of who goes where a leader sends it to."""
+    """`rack_id` is set only by consumers that follow a leader to another replica."""
     by_topic: dict[str, list[FetchPartition]] = {}
     for (topic, index), offset in positions.items():
         by_topic.setdefault(topic, []).append(
             FetchPartition(
                 partition=index,
-                # KIP-320: a broker that no longer leads must not answer from a log that is behind.
+                # KIP-320: a broker that is no longer leader must not answer from a log that is behind.
                 current_leader_epoch=image.leader_epoch_of(TopicPartition(topic, index)),
                 fetch_offset=offset,
                 partition_max_bytes=config.partition_max_bytes,
@@ -149,7 +149,7 @@ def fetch_request(
 def fetched_of(
     request: FetchRequest, response: FetchResponse, positions: Mapping[TopicPartition, int]
 ) -> Iterator[tuple[ErrorCode, Fetched]]:
-    """What came of each partition, with its error."""
+    """Yield the result of each partition, with its error."""
     names = {topic.topic_id: topic.topic for topic in request.topics if topic.topic_id != NO_TOPIC_ID}
     for topic in response.responses:
         for part in topic.partitions:
@@ -182,7 +182,7 @@ async def fetch_from(
     *,
     purpose: str = DATA,
 ) -> list[tuple[ErrorCode, Fetched]]:
-    """One request to one broker: what came of each partition, with its error."""
+    """Send one request to one broker; return the result of each partition, with its error."""
     request, response = await _ask(cluster, leader, config, positions, purpose=purpose)
     return list(fetched_of(request, response, positions))
 
@@ -198,7 +198,7 @@ async def _ask(
 
 
 async def fetch_one(cluster: ClientCore, config: ConsumerConfig, partition: TopicPartition, offset: int) -> Fetched:
-    """From the leader of one partition; empty when nothing came in time. OFFSET_OUT_OF_RANGE is raised."""
+    """Fetch from the leader of one partition; empty if nothing came in time. OFFSET_OUT_OF_RANGE is raised."""
     positions = {partition: offset}
 
     async def once() -> Fetched:
@@ -210,7 +210,7 @@ async def fetch_one(cluster: ClientCore, config: ConsumerConfig, partition: Topi
                 return fetched
             if not response.throttle_time_ms:
                 raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no answer for {partition}")
-            # A client that is held to its quota gets an answer that names no partition: no failure, however often it comes.
+            # While a broker enforces a quota it answers without partitions. That is no failure, however often it happens.
             await cluster.io.pause(response.throttle_time_ms / 1000)
 
     return await cluster.retrying(f"fetch of {partition}", once)
@@ -219,7 +219,7 @@ async def fetch_one(cluster: ClientCore, config: ConsumerConfig, partition: Topi
 async def fetch_some(
     cluster: ClientCore, config: ConsumerConfig, positions: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Fetched]:
-    """One request to each leader, once. A partition that has nothing, or an error, is left out: `fetch_one` says why."""
+    """Send one request to each leader. Partitions without data or with an error are left out: `fetch_one` raises the error."""
     by_leader = await cluster.leaders(positions)
     answers = await cluster.io.together(
         [

@@ -1,7 +1,7 @@
 """A member of a consumer group, with the range assignor.
 
-`assign_range` is pure. `GroupConsumer` puts a `Consumer` on top of a `GroupMember`, resumes from what was committed, and
-commits as it goes. Owner: the event loop.
+`assign_range` is pure. `GroupConsumer` combines a `Consumer` with a `GroupMember`, resumes at the committed offsets, and
+commits periodically. Owner: the event loop.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtoc
 
 log = logging.getLogger(__name__)
 
-#: The newest versions that every reader of either record knows.
+#: The newest versions that every reader supports.
 _SUBSCRIPTION_VERSION = 1
 _ASSIGNMENT_VERSION = 1
 
-#: How long a member that leaves waits for its coordinator.
+#: How long a leaving member waits for its coordinator.
 _LEAVE_S: Final = 5.0
-#: A look at the metadata that is under way is waited for beside the fetches.
+#: How often `poll` checks whether a metadata look-up in the background has finished.
 _LOOK_AGAIN_S: Final = 0.5
 
 
 def assign_range(
     members: Mapping[str, Collection[str]], partition_counts: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Kafka's range assignor: each topic is cut into consecutive ranges for its subscribers in the order of their ids."""
+    """Kafka's range assignor: cut each topic into consecutive ranges for its subscribers in the order of their ids."""
     assignment: dict[str, list[TopicPartition]] = {member: [] for member in members}
     for topic in sorted(partition_counts):
         subscribers = sorted(member for member, topics in members.items() if topic in topics)
@@ -55,7 +55,7 @@ def assign_range(
 
 
 class RangeProtocol:
-    """Consumers share out the partitions of their topics. `topics` is what this member subscribes to when it joins."""
+    """The protocol by which consumers share the partitions of their topics. `topics` is this member's subscription."""
 
     type = "consumer"
     name = "range"
@@ -92,10 +92,10 @@ def _encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
 
 
 class GroupConsumer:
-    """A consumer whose partitions are the group's to give. `async with`, then `poll`; leaving it commits and leaves.
+    """A consumer whose group assigns its partitions. `async with`, then `poll`; leaving commits and leaves the group.
 
-    While `poll` waits, the member beats, rejoins when the group rebalances, commits what was consumed, and looks for
-    partitions and topics that were added. `poll` returns in time whatever the coordinator does.
+    While `poll` waits, the member sends heartbeats, rejoins when the group rebalances, commits consumed offsets, and looks
+    for added partitions and topics. `poll` returns in time even if the coordinator does not answer.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class GroupConsumer:
         self._protocol = RangeProtocol(cluster)
         self.member = GroupMember(cluster, group, self._protocol, changed=self.consumer.wake)
         self._committed: dict[TopicPartition, int] = {}
-        #: The next offset of each partition whose records were handed out.
+        #: The next offset of each partition whose records the application got.
         self._consumed: dict[TopicPartition, int] = {}
-        #: What is under way beside `poll`, by name: each at most once.
+        #: Background tasks by name; each runs at most once at a time.
         self._beside: dict[str, asyncio.Task[None]] = {}
         self._next_commit_s = float("inf")
-        #: Partitions that came after this member had looked: nothing of them is skipped.
+        #: Partitions that were added after this member's first look; it reads them from the beginning.
         self._added: set[TopicPartition] = set()
-        #: How often this member has taken part in a rebalance, and when the last one ended (the loop's time).
+        #: How many rebalances this member took part in, and when the last one ended (loop time).
         self.joins = 0
         self.joined_at_s = 0.0
 
@@ -142,7 +142,7 @@ class GroupConsumer:
                 finally:
                     await self.member.leave()
         except TimeoutError:
-            return  # the coordinator is out of reach: it misses the member soon enough
+            return  # the coordinator is unreachable; the session timeout removes the member
 
     async def poll(self, timeout_ms: int) -> list[Fetched]:
         loop = asyncio.get_running_loop()
@@ -163,12 +163,12 @@ class GroupConsumer:
                 self.consumer.give_back(fetched)
                 raise
             if self.member.generation < 0:
-                continue  # thrown out meanwhile: these records are another's
+                continue  # the member was removed in the meantime: another member reads these records
             if fetched or loop.time() >= deadline_s:
                 return fetched
 
     def _look_after(self, now_s: float) -> float:
-        """Start what is due beside the fetches; when to look again."""
+        """Start background tasks that are due; return when to check again."""
         if now_s >= self._next_commit_s:
             self._next_commit_s = now_s + self._group.auto_commit_interval_ms / 1000
             self._start("commit", self._commit_quietly)
@@ -182,7 +182,7 @@ class GroupConsumer:
             task.add_done_callback(lambda _: self.consumer.wake())
 
     async def _ended(self, name: str, deadline_s: float) -> bool:
-        """Wait for it until then; raises what it raised."""
+        """Wait for the task until the deadline, and raise its error. Return whether it has ended."""
         task = self._beside[name]
         await asyncio.wait([task], timeout=max(0, deadline_s - asyncio.get_running_loop().time()))
         if not task.done():
@@ -192,7 +192,7 @@ class GroupConsumer:
         return True
 
     def consumed(self, partition: TopicPartition, next_offset: int) -> None:
-        """Records below `next_offset` have been dealt with; the next commit says so."""
+        """Record that the application has processed the records below `next_offset`; the next commit includes it."""
         self._consumed[partition] = next_offset
 
     async def commit(self) -> None:
@@ -202,24 +202,28 @@ class GroupConsumer:
             self._committed |= changed
 
     async def _commit_quietly(self) -> None:
-        """A group that has moved on is found out by the next poll: what was not committed will be read again."""
+        """Commit, but leave a changed group to the next poll: uncommitted records will be read again."""
         try:
             await self.commit()
         except BrokerRefused as refused:
             if refused.code not in REJOIN and not refused.retriable:
                 raise
-            # Of a topic that was deleted, say. That must keep the member neither from the others nor from joining again.
-            log.warning("group %s: not committed: %s", self._group.group_id, refused)
+            # For example for a deleted topic. That must not stop the other commits, nor keep the member from joining again.
+            log.warning(
+                "[group %s] the broker refused a commit: %s; check that the topics still exist",
+                self._group.group_id,
+                refused,
+            )
         except DeadlineExceeded:
-            return  # the coordinator is out of reach; the next commit says it all
+            return  # the coordinator is unreachable; the next commit includes these offsets
 
     async def _look(self) -> None:
-        """Partitions that were added are given out when the member that leads the group joins again."""
+        """Look for added partitions. The group's leader assigns them when it joins again."""
         before = dict(self._subscription.counts)
         try:
             self._added.update(await self._subscription.look())
         except DeadlineExceeded as error:
-            log.warning("group %s cannot look for new partitions yet: %s", self._group.group_id, error)
+            log.warning("[group %s] cannot look for new partitions, will retry: %s", self._group.group_id, error)
             return
         if before != self._subscription.counts and (
             self.member.is_leader or before.keys() != self._subscription.counts.keys()
@@ -227,13 +231,17 @@ class GroupConsumer:
             self.member.rejoin_needed = True
 
     async def _join(self) -> tuple[TopicPartition, ...]:
-        """However long it takes, as the Java client: who waits for records says for how long."""
+        """Join, however long it takes, as the Java client does. The caller's `poll` timeout limits the wait."""
         while True:
             try:
                 self._protocol.topics = self._subscription.topics
                 return decode_assignment(await self.member.join())
             except DeadlineExceeded as error:
-                log.warning("group %s cannot be joined yet: %s", self._group.group_id, error)
+                log.warning(
+                    "[group %s] cannot join, will retry: check that a coordinator is up: %s",
+                    self._group.group_id,
+                    error,
+                )
 
     async def _rejoin(self) -> None:
         if self.member.generation >= 0 and self._group.enable_auto_commit:
@@ -245,25 +253,25 @@ class GroupConsumer:
         assignment = await self._join()
         self.joins += 1
         self.joined_at_s = asyncio.get_running_loop().time()
-        # What it had before is another's now, perhaps: nothing of that is read or committed in the name of the new generation.
+        # Another member may own the old partitions now: read and commit none of them in the new generation.
         self.consumer.assign({})
         self._consumed, self._committed = {}, {}
         try:
             await self._begin(assignment)
         except BaseException:
-            self.member.rejoin_needed = True  # it has partitions, and does not know where to begin
+            self.member.rejoin_needed = True  # it has partitions, but no offsets to begin with
             raise
 
     async def _begin(self, assignment: Sequence[TopicPartition]) -> None:
-        """Where the group has left off, or where the settings say."""
+        """Begin at the committed offsets, or where the settings say."""
         committed = await committed_offsets(self._cluster, self._group.group_id, assignment, require_stable=True)
         positions = {partition: entry.offset for partition, entry in committed.items()}
         added = [partition for partition in assignment if partition not in positions and partition in self._added]
-        positions |= dict.fromkeys(added, 0)  # out of range, should its first records be gone: then it is reset
+        positions |= dict.fromkeys(added, 0)  # if the first records are deleted, the fetch resets the position
         fresh = [partition for partition in assignment if partition not in positions]
         if fresh:
             positions |= await self.consumer.offsets_by_reset(fresh)
-        # As the Java client: where it begins is committed too, so that the lag of an idle partition is known.
+        # As the Java client: commit the starting offsets too, so that the lag of an idle partition is known.
         self._consumed = dict(positions)
         self._committed = {partition: entry.offset for partition, entry in committed.items()}
         self.consumer.assign(positions)

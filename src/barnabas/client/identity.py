@@ -1,10 +1,10 @@
-"""Whom a producer is to the brokers."""
+"""How brokers identify a producer."""
 
 from typing import Final, NamedTuple
 
 
 class ProducerIdentity(NamedTuple):
-    """What a producer's requests carry, and what fences it."""
+    """The producer id and epoch that a producer's requests carry; a higher epoch fences the producer."""
 
     producer_id: int
     epoch: int

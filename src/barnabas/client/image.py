@@ -1,4 +1,4 @@
-"""What Metadata says of a cluster, as plain values."""
+"""The contents of a Metadata response as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ class Broker:
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
     index: int
-    #: -1 while there is none.
+    #: -1 if there is no leader.
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
@@ -40,14 +40,14 @@ class TopicInfo:
     name: str
     topic_id: bytes
     internal: bool
-    #: In the order of their index.
+    #: Sorted by index.
     partitions: tuple[PartitionInfo, ...]
     error: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """Immutable: a refresh makes a new one."""
+    """Immutable: a refresh creates a new one."""
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     cluster_id: str | None = None
@@ -58,17 +58,17 @@ class ClusterImage:
         return replace(self, topics=topics)
 
     def topic_id(self, topic: str) -> bytes:
-        """`NO_TOPIC_ID` where the topic is unknown, or the cluster has no ids."""
+        """Return `NO_TOPIC_ID` if the topic is unknown, or the cluster has no ids."""
         info = self.topics.get(topic)
         return info.topic_id if info is not None else NO_TOPIC_ID
 
     def leader_of(self, partition: TopicPartition) -> int:
-        """-1 where there is none, or none that we know."""
+        """Return the leader's id; -1 if there is none, or none whose address is known."""
         info = self.partition(partition)
         return info.leader if info is not None and info.leader in self.brokers else -1
 
     def leader_epoch_of(self, partition: TopicPartition) -> int:
-        """-1 where it is not known: then a broker compares nothing."""
+        """Return the leader epoch; -1 if it is unknown, and the broker then checks no epoch."""
         info = self.partition(partition)
         return info.leader_epoch if info is not None else -1
 
@@ -77,7 +77,7 @@ class ClusterImage:
         if topic is None:
             return None
         index, partitions = partition.partition, topic.partitions
-        # In order and whole, as a rule: whoever asks for each of a thousand must not look through them a thousand times.
+        # The list is normally complete and sorted. An index avoids a search, which matters with thousands of partitions.
         if 0 <= index < len(partitions) and partitions[index].index == index:
             return partitions[index]
         return next((info for info in partitions if info.index == index), None)
@@ -86,16 +86,16 @@ class ClusterImage:
 class LeaderEpochs:
     """The latest leader epoch of each partition in a broker's metadata (KIP-320).
 
-    A broker that is cut off from its cluster answers Metadata from the past, and may still believe that it leads: whoever
-    follows it reads from a log that is behind.
+    A broker that is cut off from its cluster answers Metadata with old leaders, and may still believe that it is leader itself.
+    A client that followed it would read from a log that is behind.
     """
 
     def __init__(self) -> None:
-        #: By topic id, which no two topics share, and partition.
+        #: By topic id (which is unique, unlike names) and partition.
         self._latest: dict[tuple[bytes, int], int] = {}
 
     def checked(self, image: ClusterImage, *, is_whole: bool) -> ClusterImage:
-        """The image without leaders of the past. `is_whole`: it has all topics; others need not be remembered."""
+        """Return the image without outdated leaders. `is_whole`: it has all topics, so epochs of other topics are forgotten."""
         before, after = self._latest, {} if is_whole else self._latest
         topics: dict[str, TopicInfo] = {}
         for name, topic in image.topics.items():

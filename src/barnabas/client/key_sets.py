@@ -1,6 +1,6 @@
-"""The key sets that signed tokens are checked against: loaded from a URL, loaded again, and kept while that fails.
+"""The key sets that verify signed tokens: loaded from a URL, refreshed, and kept if a refresh fails.
 
-Owner: the event loop; documents are loaded on a thread.
+Owner: the event loop; a thread loads the documents.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from barnabas.wire.auth.registry import KeySetSettings
 
 log = logging.getLogger(__name__)
 
-#: A token with an unknown key asks for a new key set at once, but not more often than this: strangers send tokens, too.
+#: A token with an unknown key triggers a refresh, but not more often than this, because strangers can send such tokens.
 EXPEDITE_MIN_S: Final = 10.0
 
 
 class KeySetSource:
     def __init__(self, settings: KeySetSettings, *, now_s: Callable[[], float]) -> None:
-        """:raises ConfigError: for a URL, or a file, that cannot be used. The web may come up later."""
+        """:raises ConfigError: if the URL or the file cannot be used. A web server may come up later."""
         check_url(settings.setting, settings.url)
         self._settings = settings
         self._now_s = now_s
@@ -51,7 +51,7 @@ class KeySetSource:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Loads it, and again after each `…refresh.ms`, or sooner when a token asks; until cancelled."""
+        """Load the key set, and again after each `…refresh.ms`, or earlier when a token needs it. Runs until cancelled."""
         backoff_ms = self._settings.backoff_ms
         if self._keys is not None:
             await self._wait(self._settings.refresh_ms)
@@ -59,12 +59,14 @@ class KeySetSource:
             try:
                 self._keys = await asyncio.to_thread(lambda: KeySet(load(self._settings.url)))
             except (WebFailed, ConfigError) as error:
-                kept = "until then tokens are refused" if self._keys is None else "the previous one stays in use"
-                log.error("the key set of %s could not be loaded, %s: %s", self._settings.setting, kept, error)
+                kept = (
+                    "tokens are refused until it is loaded" if self._keys is None else "the previous one stays in use"
+                )
+                log.error("[%s] cannot load the key set, %s; check the URL: %s", self._settings.setting, kept, error)
                 await asyncio.sleep(backoff_ms / 1000)
                 backoff_ms = min(backoff_ms * 2, self._settings.backoff_max_ms)
             else:
-                log.info("the key set of %s has %d keys", self._settings.setting, len(self._keys))
+                log.info("[%s] loaded a key set with %d keys", self._settings.setting, len(self._keys))
                 backoff_ms = self._settings.backoff_ms
                 await self._wait(self._settings.refresh_ms)
 
@@ -78,7 +80,7 @@ class KeySetSource:
 
 
 class KeySets:
-    """One source for each URL, however many listeners ask for it."""
+    """One source per URL, however many listeners use it."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s

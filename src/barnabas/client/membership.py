@@ -1,7 +1,7 @@
-"""A member of a group, of whatever kind: the classic protocol (JoinGroup, SyncGroup, Heartbeat).
+"""A group member of any kind over the classic protocol (JoinGroup, SyncGroup, Heartbeat).
 
-`GroupMember` joins, beats, commits and leaves. What members tell each other is a `GroupProtocol`: consumers share out
-partitions (`client.group`), schema registries elect a primary. Owner: the event loop.
+`GroupMember` joins, sends heartbeats, commits and leaves. A `GroupProtocol` gives the messages that members exchange:
+consumers share partitions (`client.group`), schema registries elect a primary. Owner: the event loop.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequest
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
-#: The coordinator has forgotten this member, or its generation: join again.
+#: The coordinator no longer knows this member or its generation: join again.
 REJOIN = frozenset(
     {
         ErrorCode.REBALANCE_IN_PROGRESS,
@@ -46,21 +46,22 @@ class GroupConfig:
 
 
 class GroupProtocol(Protocol):
-    """What the members of a group say to each other through the coordinator, which does not look into it."""
+    """The messages that members exchange through the coordinator, which does not interpret them."""
 
-    #: As JoinGroup names them: members of one group have one type, and a name in common.
+    #: As in JoinGroup: all members of one group have the same type, and share at least one protocol name.
     type: str
     name: str
 
     def metadata(self) -> bytes:
-        """What this member tells the one that leads the group."""
+        """Return this member's metadata for the leader of the group."""
 
     async def assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """From the metadata of all members, by member id, what each is told. Only the leader of the group is asked."""
+        """Return an assignment for each member from the metadata of all members, both by member id. Called only on the
+        leader."""
 
 
 class GroupMember:
-    """`join` as often as `rejoin_needed` says so; between, heartbeats run by themselves."""
+    """Call `join` whenever `rejoin_needed` is set; heartbeats run in the background between the calls."""
 
     def __init__(
         self,
@@ -70,15 +71,15 @@ class GroupMember:
         *,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` is called when the coordinator has said that the member must join again."""
+        """`changed` is called when the coordinator has requested a rejoin."""
         self._cluster = cluster
         self._config = config
         self._protocol = protocol
         self._changed = changed
-        #: A connection of its own: brokers carry out one request of a connection at a time, and a JoinGroup waits for the other
-        #: members. One that shares the client could neither beat nor join meanwhile.
+        #: The member's own connection. A broker processes one request of a connection at a time, and a JoinGroup waits for the
+        #: other members, so on a shared connection no member could send a heartbeat or join meanwhile.
         self._purpose = f"{COORDINATION} of member {next(_NUMBERS)}"
-        #: It says what each member gets.
+        #: The leader of the group computes the assignments.
         self.is_leader = False
         self.member_id = ""
         self.generation = -1
@@ -86,7 +87,7 @@ class GroupMember:
         self._beat: asyncio.Task[None] | None = None
 
     async def join(self) -> bytes:
-        """Take part in a rebalance. Returns this member's assignment."""
+        """Take part in a rebalance; return this member's assignment."""
         await self._stop_beat()
         while True:
             joined = await self._join()
@@ -119,7 +120,7 @@ class GroupMember:
                 JoinGroupResponse,
                 error_of=lambda answer: answer.error_code,
                 purpose=self._purpose,
-                # The answer comes when all members have joined.
+                # The response comes after all members have joined.
                 timeout_ms=config.rebalance_timeout_ms + 5_000,
             )
             code = ErrorCode(response.error_code)
@@ -147,7 +148,8 @@ class GroupMember:
                 protocol_type=self._protocol.type,
                 protocol_name=self._protocol.name,
                 assignments=[
-                    SyncGroupRequestAssignment(member_id=member, assignment=told) for member, told in plan.items()
+                    SyncGroupRequestAssignment(member_id=member, assignment=assignment)
+                    for member, assignment in plan.items()
                 ],
             ),
             SyncGroupResponse,
@@ -164,7 +166,7 @@ class GroupMember:
             try:
                 code = await self.beat()
             except ClientError:
-                # The coordinator is out of reach for longer than a session lasts: whatever it knew of us is gone.
+                # The coordinator was unreachable for longer than a session, so it has removed this member.
                 self.rejoin_needed = True
                 self._changed()
                 return
@@ -194,13 +196,13 @@ class GroupMember:
     def _forget(self, code: ErrorCode) -> None:
         self.rejoin_needed = True
         if code is not ErrorCode.REBALANCE_IN_PROGRESS:
-            self.generation = -1  # the group has moved on: nothing can be committed in the name of what was
+            self.generation = -1  # the group has rebalanced: the old generation can commit nothing
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         self._changed()
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises where the group has moved on without this member."""
+        """Commit offsets. Raise `BrokerRefused` if the group has rebalanced without this member."""
         entries = {partition: CommittedOffset(offset) for partition, offset in offsets.items()}
         outcome = await commit_offsets(
             self._cluster,
@@ -217,7 +219,7 @@ class GroupMember:
             check(code, f"commit of {partition}")
 
     async def leave(self) -> None:
-        """A member with an instance id stays: it is expected back (KIP-345)."""
+        """Leave the group. A member with an instance id stays, because it is expected back (KIP-345)."""
         await self._stop_beat()
         try:
             await self._say_goodbye()

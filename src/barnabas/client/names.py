@@ -1,9 +1,10 @@
-"""The settings of Kafka's clients by their names: what this client obeys, what Kafka's would, and what is a mistake. Pure."""
+"""The settings of Kafka's clients by name: used here, used by Kafka's clients only, or a mistake. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from barnabas.base.errors import ConfigError
+from barnabas.base.names import did_you_mean
 
 
 def _names(text: str) -> frozenset[str]:
@@ -36,7 +37,7 @@ _CONSUMER: Final = _names(
     auto.offset.reset check.crcs client.rack
     """
 )
-#: Kafka's clients know them; here they change nothing, and nothing goes wrong for it.
+#: Settings of Kafka's clients that have no effect here, and whose absence does no harm.
 _WITHOUT_EFFECT: Final = _names(
     """
     client.dns.lookup send.buffer.bytes receive.buffer.bytes reconnect.backoff.ms reconnect.backoff.max.ms
@@ -59,20 +60,12 @@ PRODUCER: Final = _CONNECTION | _PRODUCER
 CONSUMER: Final = _CONNECTION | _CONSUMER
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?`, or nothing."""
-    import difflib  # only where somebody made a mistake
-
-    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
-    return f"; did you mean {found[0]}?" if found else ""
-
-
 def notices(settings: Mapping[str, str], known: Collection[str]) -> list[str]:
-    """A sentence for each setting that does nothing."""
+    """Return a sentence for each setting that has no effect."""
     return [
         f"{name} has no effect with this client"
         if name in _WITHOUT_EFFECT
-        else f"{name} is not a setting of a client and is ignored{nearest(name, known)}"
+        else f"{name} is not a setting of a client and is ignored{did_you_mean(name, known)}"
         for name in settings
         if name not in known and not name.startswith("config.providers.")
     ]
@@ -82,4 +75,4 @@ def require_known(settings: Mapping[str, str], known: Collection[str], *, what: 
     """:raises ConfigError: for a setting that neither this client nor Kafka's knows."""
     for name in settings:
         if name not in known and name not in _WITHOUT_EFFECT and not name.startswith("config.providers."):
-            raise ConfigError(f"{name} is not a setting of {what}{nearest(name, known)}")
+            raise ConfigError(f"{name} is not a setting of {what}{did_you_mean(name, known)}")

@@ -1,7 +1,7 @@
-"""Where a client's OAUTHBEARER tokens come from: a token endpoint (KIP-768), a file, or made on the spot and not signed.
+"""The sources of a client's OAUTHBEARER tokens: a token endpoint (KIP-768), a file, or unsigned tokens built locally.
 
-A token is kept until a share of its life has passed (`sasl.login.refresh.window.factor`), then fetched again when it is next
-needed: each new connection, and each renewal of a session, asks.
+A token is kept for a share of its lifetime (`sasl.login.refresh.window.factor`). After that, the next new connection or
+session renewal fetches another one.
 """
 
 import base64
@@ -29,7 +29,7 @@ _TRIES_MAX: Final = 4
 
 
 class TokenSource:
-    """Thread-safe. `get` may block: on the web, or on a file."""
+    """Thread-safe. `get` may block on the web or a file."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TokenSource:
         return self._token is not None and self._now_s() < self._refresh_at_s
 
     def get(self) -> str:
-        """:raises AuthenticationFailed: where no token can be had."""
+        """:raises AuthenticationFailed: if no token can be fetched."""
         with self._lock:
             if not self.is_fresh:
                 token, now_s = self._fetch(), self._now_s()
@@ -69,7 +69,7 @@ def _end_s(token: str) -> float:
     try:
         end = parse_jwt(token).claims.get("exp")
     except InvalidToken:
-        return 0.0  # opaque to us, so it is used once; the broker may know it
+        return 0.0  # an opaque token is used once; the broker may be able to check it
     return float(end) if isinstance(end, int | float) else 0.0
 
 
@@ -91,7 +91,7 @@ def _client(settings: Mapping[str, str]) -> Login:
 
 
 def token_source(settings: Mapping[str, str]) -> TokenSource:
-    """:raises ConfigError: for settings from which no token can come."""
+    """:raises ConfigError: if no token can come from these settings."""
     text = settings.get("sasl.jaas.config")
     if text is None:
         raise ConfigError(f"sasl.mechanism=OAUTHBEARER needs sasl.jaas.config, and {TOKEN_ENDPOINT} for signed tokens")
@@ -106,7 +106,7 @@ def token_source(settings: Mapping[str, str]) -> TokenSource:
         return TokenSource(fetch, extensions, refresh_share=share)
     if not any(name.startswith(_UNSECURED) for name in entry.options):
         raise ConfigError(
-            f"sasl.mechanism=OAUTHBEARER: set {TOKEN_ENDPOINT}, or, for tokens that nobody signs, "
+            f"sasl.mechanism=OAUTHBEARER: set {TOKEN_ENDPOINT}, or, for unsigned tokens, "
             "unsecuredLoginStringClaim_sub in sasl.jaas.config"
         )
     extensions = _prefixed(entry, f"{_UNSECURED}Extension_")
@@ -150,7 +150,7 @@ def _from_endpoint(url: str, entry: JaasEntry, settings: Mapping[str, str]) -> C
     timeout_ms = _milliseconds(settings, "sasl.login.read.timeout.ms", "sasl.login.connect.timeout.ms")
     backoff_ms = _milliseconds(settings, "sasl.login.retry.backoff.ms") or 100
     backoff_max_ms = _milliseconds(settings, "sasl.login.retry.backoff.max.ms") or 10_000
-    # Kafka's Java client reads the trust store from the JAAS line here, and so do we.
+    # Kafka's Java client reads the trust store from the JAAS line here; so does this client.
     own = {name: value for name, value in entry.options.items() if name.startswith("ssl.")}
     tls = client_context(TlsSettings.read(own.get)) if own else None
 
@@ -166,7 +166,7 @@ def _from_endpoint(url: str, entry: JaasEntry, settings: Mapping[str, str]) -> C
                     raise AuthenticationFailed(f"no token: {failure}") from failure
             time.sleep(wait_ms / 1000)
             wait_ms = min(wait_ms * 2, backoff_max_ms)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("unreachable: the last try returns or raises")
 
     return fetch
 
@@ -177,7 +177,7 @@ def _access_token(url: str, document: bytes) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         token = None
     if not isinstance(token, str) or not token.strip():
-        # Not chained, and nothing of the document: it may hold a token under another name.
+        # No chained error and no part of the document: it may hold a token under another name.
         raise AuthenticationFailed(f"no token: the answer of {url} has no access_token") from None
     return token.strip()
 
@@ -192,7 +192,7 @@ def _milliseconds(settings: Mapping[str, str], *names: str) -> int | None:
 
 
 def _unsecured(entry: JaasEntry) -> Callable[[float], dict[str, Json]]:
-    """By the JAAS options `unsecuredLogin…`, as Kafka's."""
+    """Build unsigned tokens from the JAAS options `unsecuredLogin…`, as Kafka does."""
     options = entry.options
     lifetime = options.get(f"{_UNSECURED}LifetimeSeconds", "3600")
     principal_claim = options.get(f"{_UNSECURED}PrincipalClaimName", "sub")
@@ -203,7 +203,7 @@ def _unsecured(entry: JaasEntry) -> Callable[[float], dict[str, Json]]:
         raise ConfigError(f"sasl.jaas.config: {_UNSECURED}LifetimeSeconds and NumberClaims are numbers") from None
     claims: dict[str, Json] = {**numbers, **_prefixed(entry, f"{_UNSECURED}StringClaim_")}
     for name, text in _prefixed(entry, f"{_UNSECURED}ListClaim_").items():
-        # As Kafka: the first character is what the entries are separated by.
+        # As in Kafka: the first character separates the entries.
         claims[name] = list(text[1:].split(text[:1])) if text else []
     if not claims.get(principal_claim):
         raise ConfigError(f'sasl.jaas.config: unsecured tokens need {_UNSECURED}StringClaim_{principal_claim}="…"')

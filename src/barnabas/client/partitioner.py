@@ -1,4 +1,4 @@
-"""Which partition a record goes to, as the Java client decides it."""
+"""Choose the partition of a record as the Java client does."""
 
 import random
 from typing import Final, Protocol
@@ -33,7 +33,7 @@ class Partitioner(Protocol):
 
 
 class RoundRobinPartitioner:
-    """One partition after the other, whatever the key: Kafka's class of that name."""
+    """Use one partition after the other and ignore the key, like Kafka's class of that name."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -45,10 +45,10 @@ class RoundRobinPartitioner:
 
 
 class StickyPartitioner:
-    """Records without a key stay on one partition for a batch's worth of bytes, then move on (KIP-794)."""
+    """Records without a key stay on one partition for a batch's worth of bytes, then switch to another (KIP-794)."""
 
     def __init__(self, sticky_bytes: int, chance: random.Random, *, ignore_keys: bool = False) -> None:
-        """`ignore_keys`: records with a key go where those without one go (`partitioner.ignore.keys`)."""
+        """`ignore_keys`: treat records with a key like those without (`partitioner.ignore.keys`)."""
         self._ignore_keys = ignore_keys
         self._sticky_bytes = sticky_bytes
         self._chance = chance

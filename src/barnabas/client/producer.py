@@ -1,8 +1,8 @@
-"""A producer for asyncio: records into batches, batches to leaders, in order, and with `acks=all` each exactly once.
+"""A producer for asyncio: records into batches, batches to leaders, in order, and each exactly once with `acks=all`.
 
-What goes when, and what a failure means, is decided by `client.sending`; this is its shell. `Producer.transaction` is there
-where the settings have a `transactional.id`. Owner: the event loop. `async with Producer(cluster)`; leaving it without an
-error flushes.
+`client.sending` decides when each batch goes and what a failure means; this module is its asyncio shell.
+`Producer.transaction` exists if the settings have a `transactional.id`. Owner: the event loop. `async with
+Producer(cluster)`; leaving it without an error flushes.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from barnabas.wire.records import BatchBuilder
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-#: What a record takes besides its key and value, generously.
+#: Upper bound of a record's size besides its key and value.
 _RECORD_OVERHEAD_BYTES: Final = 32
-#: The answer to a Produce may come this much after its own time limit.
+#: A Produce response may come this much later than the request's own time limit.
 _ANSWER_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """By Kafka's names and with Kafka's defaults."""
+    """Settings with Kafka's names and defaults."""
 
     acks: int = ACKS_ALL
     codec: Codec = Codec.NONE
@@ -46,16 +46,16 @@ class ProducerConfig:
     linger_ms: int = 0
     buffer_memory_bytes: int = 32 * 1024 * 1024
     max_in_flight: int = 5
-    #: `max.request.size`: batches of one leader share requests up to this size.
+    #: `max.request.size`: batches for one leader share requests up to this size.
     request_bytes: int = 1024 * 1024
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     retry_backoff_ms: int = 100
-    #: Duplicates and reordering are ruled out; needs acks=all.
+    #: Rule out duplicates and reordering; needs acks=all.
     idempotent: bool = True
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
-    #: `partitioner.class` is Kafka's RoundRobinPartitioner.
+    #: Whether `partitioner.class` is Kafka's RoundRobinPartitioner.
     round_robin: bool = False
     ignore_keys: bool = False
 
@@ -68,17 +68,17 @@ class ProducerConfig:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch(Outgoing):
-    """Records of one partition that travel together. `done` has the offset of the first, -1 with acks=0."""
+    """Records of one partition that are sent together. `done` gets the offset of the first one, or -1 with acks=0."""
 
     done: "asyncio.Future[int]"
     records: list[tuple[bytes | None, bytes | None, int, Headers]] = field(default_factory=list)
-    #: As it was sent, and as whom.
+    #: The encoded batch, and the identity and sequence that it was encoded with.
     data: bytes = b""
     data_of: tuple[ProducerIdentity, int] = (NO_IDENTITY, 0)
 
 
 class Delivery(NamedTuple):
-    """Where a record went: `await delivery.offset()`."""
+    """Where a record goes; `await delivery.offset()` returns its offset."""
 
     batch: Batch
     position: int
@@ -121,12 +121,12 @@ class Producer:
         self._transactions = Transactions(cluster)
         self._tasks: asyncio.TaskGroup | None = None
         self._pump: asyncio.Task[None] | None = None
-        #: Requests and look-ups.
+        #: Tasks of requests and look-ups.
         self._running: dict[asyncio.Task[None], None] = {}
         self._wake = asyncio.Event()
-        #: Look-ups that are under way: topics, and "" for a producer id.
+        #: Look-ups in progress: topics, and "" for a producer id.
         self._looking: set[str] = set()
-        #: Bytes that were taken and not acknowledged. `send` waits while they exceed `buffer_memory_bytes`.
+        #: Bytes that were accepted and not yet acknowledged. `send` waits while they exceed `buffer_memory_bytes`.
         self._buffered_bytes = 0
         self._room: asyncio.Future[None] | None = None
         self._lines: dict[int, _Line] = {}
@@ -146,7 +146,7 @@ class Producer:
             if kind is None:
                 await self.flush()
         finally:
-            # It waits for batches that will not come. After an error nobody waits for answers either.
+            # The pump waits for batches that will not come. After an error, do not wait for responses either.
             self._pump.cancel()
             if kind is not None:
                 for task in list(self._running):
@@ -171,14 +171,14 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Add a record to a batch. Waits only for metadata and for room; `delivery.offset()` waits for the broker."""
+        """Add a record to a batch. Waits only for metadata and buffer space; `delivery.offset()` waits for the broker."""
         size = (len(key) if key else 0) + (len(value) if value else 0) + _RECORD_OVERHEAD_BYTES
         count = self._partition_counts.get(topic)
         if count is None:
             count = await self.partition_count(topic)
         known = self.cluster.image.topics.get(topic)
         if known is not None and len(known.partitions) > count:
-            count = self._partition_counts[topic] = len(known.partitions)  # it has grown
+            count = self._partition_counts[topic] = len(known.partitions)  # the topic has more partitions than before
         if partition is None:
             partition = self._partitioner.choose(topic, key, count, size)
         while self._buffered_bytes and self._buffered_bytes + size > self.config.buffer_memory_bytes:
@@ -193,11 +193,13 @@ class Producer:
         self._buffered_bytes += size
         delivery = Delivery(batch, len(batch.records) - 1)
         if delivery.position == 0:
-            await asyncio.sleep(0)  # the batch before it may be full: let it be sent, even if the caller never waits
+            await asyncio.sleep(
+                0
+            )  # the previous batch may be full: let the pump send it even if the caller never waits
         return delivery
 
     async def flush(self) -> None:
-        """Wait until all that was sent is acknowledged or has failed."""
+        """Wait until every sent record is acknowledged or has failed."""
         self._sender.flushing = True
         self._wake.set()
         try:
@@ -207,12 +209,12 @@ class Producer:
             self._sender.flushing = False
 
     async def settle(self) -> None:
-        """Wait until no request is under way, also of what was given up."""
+        """Wait until no request is in flight, including requests whose batches were given up."""
         while not self._sender.is_quiet:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     async def produce(self, partition: TopicPartition, batch: bytes) -> int:
-        """One ready-made batch to the leader, once: no retry, no sequence. The offset of its first record."""
+        """Send one ready-made batch to the leader once, without retry or sequence; return the offset of its first record."""
         (leader,) = await self.cluster.leaders([partition])
         outcome = (await self._request(leader, [(partition, batch)]))[partition]
         if isinstance(outcome, ClientError):
@@ -248,7 +250,7 @@ class Producer:
                 batch.done.set_result(outcome)
             else:
                 batch.done.set_exception(outcome)
-                batch.done.exception()  # whoever does not look at it has not asked to know
+                batch.done.exception()  # retrieve it: asyncio would log an error that the caller ignores
             self._buffered_bytes -= batch.size_bytes
         if finished and self._room is not None and not self._room.done():
             self._room.set_result(None)
@@ -257,11 +259,11 @@ class Producer:
     # -- sending --------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Start whatever is due, then wait until something has changed or its time has come."""
+        """Start work that is due, then wait for a change or for the next due time."""
         loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
-            await asyncio.sleep(0)  # with no linger the records of this turn of the loop still go together
+            await asyncio.sleep(0)  # even without linger, records of one loop iteration share a batch
             for shipment in self._sender.shipments(self.cluster.image, loop.time()):
                 self._start("produce", self._ship(shipment))
             if self._sender.needs_identity:
@@ -280,7 +282,7 @@ class Producer:
         task.add_done_callback(self._running.pop)
 
     def _look(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """One look-up of a kind at a time."""
+        """Start a look-up unless the same one is in progress."""
         if what in self._looking:
             work.close()
             return
@@ -313,7 +315,7 @@ class Producer:
         self._sender.identify(identity)
 
     async def initialise(self, expected: ProducerIdentity = NO_IDENTITY) -> ProducerIdentity:
-        """A producer id and epoch; fences a predecessor with the same transactional id."""
+        """Return a producer id and epoch; this fences an earlier producer with the same transactional id."""
         return await self._transactions.initialise(
             self.config.transactional_id, timeout_ms=self.config.transaction_timeout_ms, expected=expected
         )
@@ -371,10 +373,10 @@ class Producer:
 
 
 class _Line:
-    """The connection to one leader, given out in the order in which it was asked for.
+    """The connection to one leader, given to callers in the order of their requests.
 
-    Who waits behind one that could not connect fails with it: a batch must not overtake the one before it, and a leader
-    that does not know the producer takes any first sequence.
+    If connecting fails, all callers that wait fail too: otherwise a batch could overtake an earlier one, and a leader that does
+    not know the producer accepts any first sequence number.
     """
 
     __slots__ = ("_failures", "_last", "_lock")
@@ -399,7 +401,7 @@ class _Line:
 class Transaction:
     """`begin`, then records, then `commit` or `abort`. One at a time.
 
-    A record that cannot be delivered makes the whole transaction fail: `send` and `commit` say so, and `abort` is the way out.
+    An undeliverable record fails the whole transaction: `send` and `commit` raise, and only `abort` ends it.
     """
 
     def __init__(self, producer: Producer) -> None:
@@ -409,26 +411,27 @@ class Transaction:
         self._producer = producer
         self._partitions: set[TopicPartition] = set()
         self._identity = NO_IDENTITY
-        #: Whether a transaction has ended in this epoch: only where ends do not raise it.
+        #: Whether a transaction has ended in this epoch; stays False if every end raises the epoch.
         self._has_ended_one = False
-        #: KIP-890 part 2, as the cluster has it when the transaction begins.
+        #: Whether the cluster used KIP-890 part 2 when the transaction began.
         self.raises_epochs = False
         self.open = False
 
     async def begin(self) -> None:
-        assert not self.open, "a transaction is under way"
+        assert not self.open, "a transaction is in progress"
         if self._identity == NO_IDENTITY:
             self._set_identity(await self._producer.initialise())
         self.raises_epochs = await self._producer._transactions.raises_epochs(self._id)
         if self.raises_epochs and self._has_ended_one:
-            # Its markers may still be on their way. Leaders that add partitions by themselves would take the first record of
-            # this transaction for one more of that: the epoch tells them apart. The coordinator waits for the markers.
+            # The markers of the last transaction may not be written yet. A leader that adds partitions itself would count the
+            # first
+            # record of this transaction to the last one unless the epoch differs. The coordinator waits for the markers.
             self._set_identity(await self._producer.initialise(expected=self._identity))
         self._partitions.clear()
         self.open = True
 
     async def take_part(self, partition: TopicPartition) -> None:
-        """The coordinator must know of a partition before its first record, unless leaders tell it by themselves."""
+        """Add the partition to the transaction before its first record, unless leaders do that themselves."""
         assert self.open, "begin a transaction first"
         self._check()
         if partition in self._partitions:
@@ -444,7 +447,7 @@ class Transaction:
 
     async def abort(self) -> None:
         await self._producer.flush()
-        await self._producer.settle()  # a batch behind the end would begin a transaction that nobody ends
+        await self._producer.settle()  # a batch after the end would begin a transaction that never ends
         await self._end(committed=False)
 
     def _check(self) -> None:
@@ -452,7 +455,7 @@ class Transaction:
             raise self._producer._sender.failure
 
     async def _end(self, *, committed: bool) -> None:
-        assert self.open, "no transaction is under way"
+        assert self.open, "no transaction is in progress"
         failed = self._producer._sender.failure is not None
         if self._partitions:
             transactions = self._producer._transactions
@@ -461,7 +464,7 @@ class Transaction:
             )
             self._has_ended_one = True
             if identity == self._identity and failed:
-                # Its sequence has a hole: the next one begins at zero, in an epoch of its own (KIP-360).
+                # The sequence has a gap: the next transaction begins at zero in a new epoch (KIP-360).
                 identity = await self._producer.initialise(expected=identity)
             if identity != self._identity:
                 self._set_identity(identity)
@@ -469,7 +472,7 @@ class Transaction:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Of the transaction that is open: what its requests carry."""
+        """Return the identity that the requests of the open transaction carry."""
         return self._identity
 
     def _set_identity(self, identity: ProducerIdentity) -> None:

@@ -1,11 +1,11 @@
-"""Send dead letters back to where they came from, each once.
+"""Send dead letters back to the topics that they came from, each once.
 
-A replay reads a dead-letter topic up to where it ends now, and writes each letter as the record it was: key, value, time and
-its own headers, without those of the error. What it writes and how far it has read are one transaction, so a replay that is
-killed goes on where it was, and one that is run again sends only what is new. It needs no Spark.
+A replay reads a dead-letter topic up to its current end and writes each letter as its original record: key, value, time and
+headers, without the error headers. One transaction contains both the written records and the read position. So a replay
+that was killed resumes where it stopped, and a repeated replay sends only new letters. It needs no Spark.
 
-A record that fails again comes back as a dead letter with one replay more in `__barnabas.replays`; past `replays_max`
-it stays where it is, so that a poison record does not go round for ever.
+A record that fails again returns as a dead letter whose `__barnabas.replays` is one higher. Above `replays_max` it stays in
+the dead-letter topic, so a poison record does not circulate forever.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ from barnabas.wire.messages.txn_offset_commit import (
 )
 from barnabas.wire.record_decode import Record
 
-#: Letters in one transaction: few enough to end soon, many enough that ending does not dominate.
+#: Letters in one transaction: few enough to end soon, many enough that the commits do not dominate.
 RECORDS_PER_TRANSACTION: Final = 500
 _POLL_MS: Final = 1_000
 #: Versions before KIP-890, in which a client adds partitions and offsets itself.
@@ -43,18 +43,18 @@ _TXN_OFFSET_COMMIT_VERSION_MAX: Final = 4
 
 
 class ReplayError(Exception):
-    """A replay that cannot go on; what it has sent so far is committed."""
+    """A replay that cannot continue. The transactions so far are committed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayPlan:
-    """What to replay. `to_topic=None`: every letter to the topic that its headers name."""
+    """What to replay. With `to_topic=None` every letter goes to the topic that its headers name."""
 
     from_topic: str
     to_topic: str | None = None
     #: Only letters whose `exception.class.name` contains this.
     exception_class: str | None = None
-    #: Who remembers how far it got; a choice of letters has a memory of its own.
+    #: The consumer group that stores the position. By default, each topic and exception class has its own.
     group: str | None = None
     from_beginning: bool = False
     limit: int | None = None
@@ -70,15 +70,15 @@ class ReplayPlan:
 @dataclass
 class ReplayReport:
     read: int = 0
-    #: Not of the exception class that was asked for.
+    #: Letters of another exception class than the chosen one.
     passed_over: int = 0
-    #: Replayed too often already.
+    #: Letters that were replayed too often already.
     given_up: int = 0
     replayed: Counter[str] = field(default_factory=Counter)
 
 
 class Letter(NamedTuple):
-    """What becomes of one dead letter: where it goes, or why it stays."""
+    """The decision about one dead letter: the topic that it goes to, or why it stays."""
 
     topic: str | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
@@ -87,7 +87,7 @@ class Letter(NamedTuple):
 
 
 def judge(record: Record, where: TopicPartition, plan: ReplayPlan) -> Letter:
-    """Decide about one letter. Raises `ReplayError` for one that nobody says where to send."""
+    """Decide about one letter. Raise `ReplayError` if neither its headers nor the plan name a topic."""
     last: dict[str, bytes | None] = dict(record.headers)
     kind = (last.get(names.EXCEPTION_CLASS_NAME) or b"").decode(errors="replace")
     if plan.exception_class is not None and plan.exception_class not in kind:
@@ -115,7 +115,7 @@ def _count(value: bytes | None) -> int:
 
 
 async def replay(cluster: AsyncClient, plan: ReplayPlan) -> ReplayReport:
-    """Replay what there is now, and say what was done."""
+    """Replay the letters up to the current end; return a report."""
     if plan.to_topic == plan.from_topic:
         raise ReplayError(f"{plan.from_topic} cannot be replayed into itself")
     report = ReplayReport()
@@ -123,7 +123,7 @@ async def replay(cluster: AsyncClient, plan: ReplayPlan) -> ReplayReport:
     reader = ConsumerConfig(isolation_level=READ_COMMITTED, auto_offset_reset="none", fetch_max_wait_ms=100)
     async with Consumer(cluster, reader) as consumer, Producer(cluster, config) as producer:
         if not plan.dry_run:
-            await producer.initialise()  # ends the transaction of a replay that was killed, and its offsets with it
+            await producer.initialise()  # aborts the transaction of a killed replay with its offsets
         positions, ends = await _range(cluster, plan)
         consumer.assign(positions)
         while any(positions[one] < ends[one] for one in positions) and not _is_full(plan, report):
@@ -133,7 +133,7 @@ async def replay(cluster: AsyncClient, plan: ReplayPlan) -> ReplayReport:
                 records = fetched.records(isolation_level=READ_COMMITTED)
                 chunk += [(where, one) for one in records if one.offset < end]
                 positions[where] = min(fetched.next_position, end)
-            # Records first: the positions past them stand once all of a fetch is sent.
+            # Send the records first: the positions after them are valid only once the whole chunk is sent.
             await _send(cluster, producer, plan, chunk, positions, report)
     return report
 
@@ -143,7 +143,7 @@ def _is_full(plan: ReplayPlan, report: ReplayReport) -> bool:
 
 
 async def _range(cluster: AsyncClient, plan: ReplayPlan) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where to begin and to end, by partition."""
+    """Return the offsets to begin and to end at, by partition."""
     info = (await cluster.topics([plan.from_topic], auto_create=False)).get(plan.from_topic)
     check(info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {plan.from_topic}")
     assert info is not None
@@ -168,7 +168,7 @@ async def _send(
     positions: Mapping[TopicPartition, int],
     report: ReplayReport,
 ) -> None:
-    """Send a chunk, some hundred letters to a transaction; the last also carries the positions past what nobody sees."""
+    """Send a chunk in transactions of a few hundred letters. The last one also commits the positions past invisible records."""
     at = 0
     done: dict[TopicPartition, int] = {}
     while at < len(chunk) and not _is_full(plan, report):
@@ -228,7 +228,7 @@ async def _transact(
             )
         await producer.flush()
         for delivery in sent:
-            await delivery.offset()  # raises for one that did not arrive
+            await delivery.offset()  # raises if the record was not delivered
         await _add_offsets(cluster, producer, plan, done)
     except ClientError:
         await transaction.abort()
@@ -239,7 +239,7 @@ async def _transact(
 async def _add_offsets(
     cluster: AsyncClient, producer: Producer, plan: ReplayPlan, done: Mapping[TopicPartition, int]
 ) -> None:
-    """How far the replay has read becomes part of its transaction."""
+    """Add the read position of the replay to its transaction."""
     assert producer.transaction is not None, "offsets are a part of a transaction"
     producer_id, producer_epoch = producer.transaction.identity
     add = AddOffsetsToTxnRequest(

@@ -1,4 +1,4 @@
-"""How a client proves who it is and checks whom it speaks to, from `security.protocol`, `ssl.*` and `sasl.*`."""
+"""Authenticate the client and verify the broker, according to `security.protocol`, `ssl.*` and `sasl.*`."""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -16,25 +16,25 @@ from barnabas.wire.auth.registry import Tokens, login_of
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-#: TLS alerts after which trying again is of no use.
+#: TLS alerts after which a retry is useless.
 _REFUSING_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION")
-#: The part of a session's life after which it is renewed, as the Java client does at the earliest.
+#: The share of a session's lifetime after which it is renewed: the earliest that the Java client chooses.
 RENEWAL_SHARE: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """Made once from settings, used for every connection."""
+    """Built once from settings, used for every connection."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
     begin: Callable[[], ClientExchange] | None = None
-    #: Where a mechanism with tokens gets them.
+    #: The token source of a mechanism with tokens.
     tokens: Tokens | None = None
 
     @staticmethod
     def of(security_protocol: str, settings: Mapping[str, str]) -> "ClientSecurity":
-        """:raises ConfigError: for settings that cannot work."""
+        """:raises ConfigError: if the settings are wrong."""
         tls = None
         if security_protocol in ("SSL", "SASL_SSL"):
             tls = client_context(TlsSettings.read(settings.get))
@@ -44,14 +44,14 @@ class ClientSecurity:
         return ClientSecurity(tls=tls, mechanism=mechanism, begin=login.begin, tokens=login.tokens)
 
     def exchange(self, address: str) -> "SaslConversation | None":
-        """The conversation to hold on a fresh connection; None where there is no SASL. It may wait for a token."""
+        """Return the SASL conversation for a new connection; None without SASL. May wait for a token."""
         if self.begin is None or self.mechanism is None:
             return None
         return SaslConversation(address, self.mechanism, self.begin())
 
 
 async def log_in(link: Link, conversation: "SaslConversation | None", timeout_ms: int) -> int:
-    """The whole SASL exchange on a fresh link. For how long the broker lets the session live; 0: it does not say."""
+    """Do the whole SASL exchange on a new link. Return the session's lifetime in ms; 0 if the broker does not limit it."""
     if conversation is None:
         return 0
     answer = await link.request(conversation.handshake, SaslHandshakeResponse, timeout_ms=timeout_ms)
@@ -65,7 +65,7 @@ async def log_in(link: Link, conversation: "SaslConversation | None", timeout_ms
 
 
 class SaslConversation:
-    """What to send next and what to make of the answer, for any kind of connection. Pure."""
+    """Build the next SASL request and interpret the response, for any kind of connection. Pure."""
 
     def __init__(self, address: str, mechanism: str, exchange: ClientExchange) -> None:
         self._address = address
@@ -79,14 +79,14 @@ class SaslConversation:
     def begin(self, response: SaslHandshakeResponse) -> SaslAuthenticateRequest:
         if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(response.mechanisms) or "none"
-            raise AuthenticationFailed(f"{self._address} does not offer {self._mechanism}; it offers {offered}")
+            raise AuthenticationFailed(f"{self._address} does not offer {self._mechanism}: use {offered}")
         if response.error_code:
             code = ErrorCode(response.error_code)
-            raise AuthenticationFailed(f"{self._address} does not take a SASL handshake: {code.name}")
+            raise AuthenticationFailed(f"{self._address} refused the SASL handshake: {code.name}")
         return SaslAuthenticateRequest(auth_bytes=self._exchange.first())
 
     def proceed(self, response: SaslAuthenticateResponse) -> SaslAuthenticateRequest | None:
-        """The next request; None when both sides are satisfied."""
+        """Return the next request; None when both sides have finished."""
         if response.error_code:
             reason = response.error_message or ErrorCode(response.error_code).name
             raise AuthenticationFailed(f"{self._address}: {reason}")
@@ -98,7 +98,7 @@ class SaslConversation:
 
 
 def failed_handshake(address: str, error: OSError) -> ClientError:
-    """A TLS handshake that did not end well: with a certificate nobody trusts, or with a port that speaks no TLS."""
+    """Explain a failed TLS handshake: an untrusted certificate, or a port without TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return AuthenticationFailed(f"the certificate of {address} is not trusted: {error.verify_message}")
     reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
@@ -110,7 +110,7 @@ def failed_handshake(address: str, error: OSError) -> ClientError:
 
 
 def ended_at_once(address: str, error: ClientError) -> ClientError:
-    """A port that ends a connection in plain text at its first request speaks TLS more often than not."""
+    """Explain a plaintext connection that ended at its first request: usually the port speaks TLS."""
     return OtherProtocol(
         f"{error} at the first request. If {address} speaks TLS, set security.protocol to SSL or SASL_SSL (the tools take it "
         "with --command-config)"
@@ -118,7 +118,7 @@ def ended_at_once(address: str, error: ClientError) -> ClientError:
 
 
 def lost_connection(address: str, error: BaseException | None) -> ClientError:
-    """What it means that a connection ended: with TLS 1.3 a broker refuses a client's certificate when all seems well."""
+    """Explain the end of a connection. With TLS 1.3 a broker refuses a client's certificate only after the handshake."""
     alert = (error.reason or "").partition("ALERT_")[2] if isinstance(error, ssl.SSLError) else ""
     if any(word in alert for word in _REFUSING_ALERTS):
         return AuthenticationFailed(f"{address} refuses this client in TLS: {alert.replace('_', ' ').lower()}")

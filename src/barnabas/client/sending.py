@@ -1,13 +1,13 @@
-"""How batches get to their leaders: in order, several requests under way, and with a producer id each exactly once.
+"""How batches get to their leaders: in order, with several requests in flight, and exactly once with a producer id.
 
-Pure: `Sender` decides, a shell sends. Every partition has a lane of batches. Batches of one leader share requests, one batch
-of a partition to a request. When a batch fails in a way that may pass, its lane waits for what is under way behind it, and
-what did not get through goes again, in the same order and with the same sequence numbers, one at a time until one is taken:
-so the broker tells a duplicate from a new batch, and the order stays.
+Pure: `Sender` decides, a shell sends. Every partition has a lane of batches. Batches for one leader share requests, with at
+most one batch of each partition per request. After a retriable failure the lane waits for the requests that are in flight
+behind the failed batch. Then it sends the failed batches again, in the same order and with the same sequence numbers, one at
+a time until the broker accepts one. So the broker recognises duplicates, and the order stays.
 
-A batch that fails for good leaves a hole in the sequence. Without a transaction those behind it go on under a new producer
-id, but for those that may have been written: they keep their numbers until a leader says that it has not got them. In a
-transaction nothing can go on: all that is left fails with it, until `restart` says that the next one begins.
+A batch that fails for good leaves a gap in the sequence. Without a transaction the batches behind it continue under a new
+producer id. Batches that may already be in the log keep their numbers until a leader answers that it does not have them. In
+a transaction all remaining batches fail with it, until `restart` begins the next transaction.
 """
 
 from collections import deque
@@ -26,29 +26,29 @@ from barnabas.wire.record_batch import NO_SEQUENCE, increment_sequence
 ACKS_ALL: Final = -1
 NEVER: Final = float("inf")
 
-#: The leader has written it, and does not know whether it will stay.
+#: The leader has written the batch, but does not know whether it will be kept.
 _PERHAPS_WRITTEN: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
-#: Behind a batch that failed these only mean "not yet".
+#: For a batch behind a failed one, these errors only mean that it came too early.
 _OUT_OF_TURN: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Outgoing:
-    """A batch, from being given to the sender until it is acknowledged or given up. Each shell adds the records."""
+    """A batch, from `add` until it is acknowledged or given up. Each shell adds the records."""
 
     partition: TopicPartition
     size_bytes: int = 0
     record_count: int = 0
-    #: Since when it counts for `delivery.timeout.ms`.
+    #: When the time of `delivery.timeout.ms` begins.
     added_at_s: float = 0.0
-    #: It waits for company until then. Another batch behind it in its lane, or a full request, ends the wait.
+    #: The end of `linger.ms`. Another batch behind it in its lane, or a full request, ends the wait earlier.
     ripe_at_s: float = NEVER
-    #: Whom it is sent as, and its place: set when it is sent the first time, kept over retries.
+    #: The identity and sequence number of the batch: set when it is sent first, kept over retries.
     identity: ProducerIdentity = NO_IDENTITY
     sequence: int = NO_SEQUENCE
-    #: It was sent or given up: no more records may be added.
+    #: The batch was sent or given up: no more records may be added.
     closed: bool = False
-    #: It may have been written: an attempt had no answer, or none that rules it out.
+    #: The batch may be in the log: an attempt got no response, or one that does not exclude it.
     is_doubtful: bool = False
 
 
@@ -66,16 +66,16 @@ class Shipment(Generic[B]):
 @dataclass(slots=True, eq=False)
 class _Lane(Generic[B]):
     partition: TopicPartition
-    #: Not under way; the last may be open for more records.
+    #: Batches that are not in flight. Only the last one may be open for more records.
     waiting: deque[B] = field(default_factory=deque)
-    #: Sent and not acknowledged, in order; those in `failed` have been refused.
+    #: Batches in flight, in order; `failed` holds those of them that were refused.
     sent: list[B] = field(default_factory=list)
     failed: dict[B, ClientError] = field(default_factory=dict)
     next_sequence: int = 0
     identity: ProducerIdentity = NO_IDENTITY
-    #: Not before then, after a failure.
+    #: After a failure, the earliest time of the next attempt.
     retry_at_s: float = 0.0
-    #: After a failure: one batch at a time until one is taken.
+    #: Set after a failure: send one batch at a time until one succeeds.
     cautious: bool = False
 
 
@@ -98,16 +98,16 @@ class Sender(Generic[B]):
         self._transactional = transactional
         self._identity = NO_IDENTITY
         self._lanes: dict[TopicPartition, _Lane[B]] = {}
-        #: Those with batches that wait.
+        #: Lanes that have waiting batches.
         self._busy: dict[TopicPartition, _Lane[B]] = {}
         self._in_flight: dict[int, int] = {}
-        #: In the order they were added: a simulation must see the same order each time.
+        #: A dict, because it keeps the order of adding: a simulation must see the same order each time.
         self.unfinished: dict[B, None] = {}
-        #: Send what waits, ripe or not.
+        #: Send waiting batches before their linger ends.
         self.flushing = False
         #: Why the transaction cannot be committed.
         self.failure: ClientError | None = None
-        #: Of the last `shipments`: topics whose leaders have to be looked up, and whether something due had to stay.
+        #: Set by `shipments`: topics whose leaders are unknown, and whether a due batch could not be sent.
         self.unknown: dict[str, None] = {}
         self.held_back = False
         self.wake_at_s = NEVER
@@ -120,15 +120,15 @@ class Sender(Generic[B]):
 
     @property
     def is_quiet(self) -> bool:
-        """No request is under way."""
+        """Whether no request is in flight."""
         return not any(self._in_flight.values())
 
     def identify(self, identity: ProducerIdentity) -> None:
-        """The owner of lanes that have not begun, or have to start over."""
+        """Set the producer identity for new lanes and for lanes that start over."""
         self._identity = identity
 
     def restart(self, identity: ProducerIdentity) -> None:
-        """A new transaction of a producer whose epoch was raised: sequences begin at zero."""
+        """Begin a new transaction of a producer whose epoch was raised: sequences begin at zero."""
         assert not self.unfinished, "the last transaction is still being written"
         self._lanes.clear()
         self._identity = identity
@@ -148,7 +148,7 @@ class Sender(Generic[B]):
     # -- what to send ---------------------------------------------------------------------------------------------------
 
     def shipments(self, image: ClusterImage, now_s: float) -> list[Shipment[B]]:
-        """The requests that are due. Also sets `unknown`, `held_back` and `wake_at_s`."""
+        """Return the requests that are due. Also sets `unknown`, `held_back` and `wake_at_s`."""
         self.unknown.clear()
         self.held_back = False
         self.wake_at_s = NEVER
@@ -165,7 +165,7 @@ class Sender(Generic[B]):
             found += round_
 
     def _by_leader(self, image: ClusterImage, now_s: float) -> dict[int, list[tuple[bool, _Lane[B]]]]:
-        """The lanes that may send now, and whether their first batch is due."""
+        """Return by leader the lanes that may send now, and whether their first batch is due."""
         ready: dict[int, list[tuple[bool, _Lane[B]]]] = {}
         for partition, lane in self._busy.items():
             head = lane.waiting[0]
@@ -187,11 +187,11 @@ class Sender(Generic[B]):
         return ready
 
     def _goes_alone(self, lane: _Lane[B], head: B) -> bool:
-        """Whether nothing may be under way before `head`, or behind what is: what fails would be overtaken."""
+        """Whether `head` must not be in flight together with another batch: a failed batch would be overtaken."""
         return lane.cautious or self._is_left_over(lane, head) or self._is_left_over(lane, lane.sent[-1])
 
     def _cut(self, leader: int, lanes: list[tuple[bool, _Lane[B]]]) -> list[Shipment[B]]:
-        """Requests of at most `request_bytes`. One goes if it is full or something in it is due."""
+        """Build requests of at most `request_bytes`. A request is sent if it is full or one of its batches is due."""
         shipments: list[Shipment[B]] = []
         some: list[_Lane[B]] = []
         size, has_due = 0, False
@@ -232,25 +232,25 @@ class Sender(Generic[B]):
     def answered(
         self, shipment: Shipment[B], outcome: Mapping[TopicPartition, int | ClientError] | ClientError, now_s: float
     ) -> list[tuple[B, int | ClientError]]:
-        """The batches that are finished by this: with their first offset, or with what went wrong for good."""
+        """Process a response; return finished batches with their first offset or their final error."""
         self._in_flight[shipment.leader] -= 1
         finished: list[tuple[B, int | ClientError]] = []
         for batch in shipment.batches:
             if batch not in self.unfinished:
-                continue  # given up with its transaction
+                continue  # the batch failed together with its transaction
             lane = self._lanes[batch.partition]
             result = outcome if isinstance(outcome, ClientError) else outcome[batch.partition]
             if isinstance(result, int):
                 lane.sent.remove(batch)
                 lane.cautious = False
-                del self.unfinished[batch]  # at once: another one of this request may end the transaction
+                del self.unfinished[batch]  # before the next batch, which may fail the transaction
                 finished.append((batch, result))
             elif self._may_pass(lane, batch, result):
                 self._judge(lane, batch, result)
                 lane.failed[batch] = result
             else:
                 finished += self._give_up(lane, batch, result)
-            is_given_up = self._lanes.get(batch.partition) is not lane  # with its transaction
+            is_given_up = self._lanes.get(batch.partition) is not lane  # the lane failed together with its transaction
             if not is_given_up and lane.failed and len(lane.failed) == len(lane.sent):
                 finished += self._recover(lane, now_s)
         return self._without(finished)
@@ -258,12 +258,12 @@ class Sender(Generic[B]):
     def looked_up(
         self, topics: Iterable[str], image: ClusterImage, error: ClientError, now_s: float
     ) -> list[tuple[B, int | ClientError]]:
-        """What waits in these topics and has no leader in the image: later again, or never."""
+        """Retry the batches of these topics that still have no leader, or fail those whose time is up."""
         finished: list[tuple[B, int | ClientError]] = []
         asked = set(topics)
         for lane in [lane for lane in self._busy.values() if lane.partition.topic in asked]:
             if self._lanes.get(lane.partition) is not lane:
-                break  # given up with its transaction
+                break  # the lane failed together with its transaction
             if image.leader_of(lane.partition) >= 0:
                 continue
             lane.retry_at_s = now_s + self._retry_backoff_s
@@ -273,7 +273,7 @@ class Sender(Generic[B]):
         return self._without(finished)
 
     def fail_all(self, error: ClientError) -> list[tuple[B, int | ClientError]]:
-        """Give up whatever is unfinished; answers that still come mean nothing."""
+        """Fail all unfinished batches; later responses are ignored."""
         finished: list[tuple[B, int | ClientError]] = [(batch, error) for batch in self.unfinished]
         for batch in self.unfinished:
             batch.closed = True
@@ -294,20 +294,20 @@ class Sender(Generic[B]):
         return is_behind and isinstance(error, BrokerRefused) and error.code in _OUT_OF_TURN
 
     def _judge(self, lane: _Lane[B], batch: B, error: ClientError) -> None:
-        """What a refusal says of whether the batch is in the log."""
+        """Decide from an error whether the batch may be in the log."""
         if not isinstance(error, BrokerRefused) or error.code in _PERHAPS_WRITTEN:
             batch.is_doubtful = True
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             batch.is_doubtful = False
             if self._is_left_over(lane, batch):
-                batch.sequence = NO_SEQUENCE  # it is not there, and the one before it never will be
+                batch.sequence = NO_SEQUENCE  # it is not in the log, and the batch before it will never be
 
     def _is_left_over(self, lane: _Lane[B], batch: B) -> bool:
-        """Numbered behind a batch that was given up."""
+        """Whether the batch still has a number from before a gap in the sequence."""
         return self._idempotent and batch.sequence != NO_SEQUENCE and batch.identity != lane.identity
 
     def _recover(self, lane: _Lane[B], now_s: float) -> list[tuple[B, int | ClientError]]:
-        """Nothing of the lane is under way: what failed goes again, or its time is up."""
+        """Queue all failed batches again, or fail the first if its time is up. No batch of the lane is in flight."""
         error = next(iter(lane.failed.values()))
         for batch in reversed(lane.sent):
             lane.waiting.appendleft(batch)
@@ -327,7 +327,7 @@ class Sender(Generic[B]):
         return self._give_up(lane, first, late)
 
     def _give_up(self, lane: _Lane[B], batch: B, error: ClientError) -> list[tuple[B, int | ClientError]]:
-        """The sequence has a hole where this batch was."""
+        """Fail a batch. It leaves a gap in the sequence."""
         batch.closed = True
         if self._transactional:
             self.failure = error
@@ -337,7 +337,7 @@ class Sender(Generic[B]):
         if self._idempotent:
             self._identity = lane.identity = NO_IDENTITY
             lane.next_sequence = 0
-            # Those that may be in the log keep their numbers: under others they would be there twice.
+            # Batches that may be in the log keep their numbers: with new ones they could be written twice.
             for other in lane.waiting:
                 if not other.is_doubtful:
                     other.sequence = NO_SEQUENCE
@@ -370,7 +370,7 @@ def produce_request(
 
 
 def produce_outcome(request: ProduceRequest, response: ProduceResponse) -> dict[TopicPartition, int | ClientError]:
-    """The first offset of each partition's batch, or why there is none. A duplicate was taken before, nobody knows where."""
+    """Return the first offset of each partition's batch, or its error. A duplicate has -1: its offset is unknown."""
     outcome: dict[TopicPartition, int | ClientError] = {
         TopicPartition(topic.name, part.index): BrokerRefused(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"no answer for {topic.name}-{part.index}"

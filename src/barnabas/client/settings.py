@@ -1,4 +1,4 @@
-"""Producers' and consumers' settings by Kafka's names: what a `--producer.config` or `--consumer.config` file says."""
+"""Producer and consumer settings with Kafka's names, as in the files of `--producer.config` and `--consumer.config`."""
 
 from collections.abc import Mapping
 
@@ -13,9 +13,9 @@ from barnabas.wire.compression import Codec
 
 
 def producer_config(properties: Mapping[str, str]) -> ProducerConfig:
-    """Unknown names are left alone: they may be the connection's."""
+    """Unknown names are ignored: they may belong to the connection."""
     acks = _acks(properties.get("acks", "all"))
-    # Kafka: idempotence is the default, and an `acks` that rules it out switches it off unless it was asked for.
+    # As in Kafka: idempotence is the default; an `acks` that excludes it switches it off unless it was set explicitly.
     wanted = properties.get("enable.idempotence")
     idempotent = _flag("enable.idempotence", wanted) if wanted is not None else acks == ACKS_ALL
     transactional_id = properties.get("transactional.id") or None
@@ -46,10 +46,10 @@ def producer_config(properties: Mapping[str, str]) -> ProducerConfig:
 def consumer_config(properties: Mapping[str, str]) -> ConsumerConfig:
     isolation = properties.get("isolation.level", "read_uncommitted")
     if isolation not in ISOLATION_LEVELS:
-        raise ConfigError(f"isolation.level={isolation!r} is neither read_committed nor read_uncommitted")
+        raise ConfigError(f"isolation.level={isolation!r} is not valid: use read_committed or read_uncommitted")
     reset = properties.get("auto.offset.reset", "latest")
     if reset not in ("earliest", "latest", "none"):
-        raise ConfigError(f"auto.offset.reset={reset!r} is none of earliest, latest, none")
+        raise ConfigError(f"auto.offset.reset={reset!r} is not valid: use earliest, latest or none")
     default = ConsumerConfig()
     return ConsumerConfig(
         isolation_level=ISOLATION_LEVELS[isolation],
@@ -78,12 +78,12 @@ def group_config(group_id: str, properties: Mapping[str, str]) -> GroupConfig:
 
 
 def _is_round_robin(class_name: str) -> bool:
-    """By Kafka's class name, with or without its package."""
+    """Recognise Kafka's class name, with or without its package."""
     simple = class_name.rpartition(".")[2]
     if simple not in ("", "DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner"):
         raise ConfigError(
-            f"partitioner.class={class_name} is a Java class, which cannot be loaded here; RoundRobinPartitioner is there, "
-            "and without a class records go where their key says"
+            f"partitioner.class={class_name} is a Java class and cannot be loaded: use RoundRobinPartitioner, "
+            "or leave the setting out to choose partitions by key"
         )
     return simple == "RoundRobinPartitioner"
 
@@ -92,7 +92,7 @@ def codec(name: str) -> Codec:
     try:
         return Codec[name.upper()]
     except KeyError:
-        raise ConfigError(f"compression {name!r} is none of none, gzip, snappy, lz4, zstd") from None
+        raise ConfigError(f"compression {name!r} is not valid: use none, gzip, snappy, lz4 or zstd") from None
 
 
 def _acks(text: str) -> int:
@@ -100,10 +100,10 @@ def _acks(text: str) -> int:
         return ACKS_ALL
     if text in ("0", "1"):
         return int(text)
-    raise ConfigError(f"acks={text!r} is none of all, -1, 0, 1")
+    raise ConfigError(f"acks={text!r} is not valid: use all, -1, 0 or 1")
 
 
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{name}={text!r} is neither true nor false")
+        raise ConfigError(f"{name}={text!r} is not valid: use true or false")
     return text.lower() == "true"

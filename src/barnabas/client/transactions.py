@@ -1,9 +1,9 @@
-"""What a transactional producer says to its coordinator, for one transactional id or many at once.
+"""The requests of a transactional producer to its coordinator, for one transactional id or many at once.
 
-Written against the core, so it serves both shells; requests of one coordinator travel together. KIP-890 part 2
-(`transaction.version` 2): leaders add partitions by themselves, and every end raises the epoch, so that a late batch of one
-transaction cannot land in the next. Where the cluster has not agreed on that, partitions are announced first, EndTxn stays
-below version 5 and Produce below version 12: a leader takes a batch of version 12 for the beginning of a transaction.
+Written against the core, so it serves both shells; ids with the same coordinator share requests. KIP-890 part 2
+(`transaction.version` 2): leaders add partitions themselves, and every end raises the epoch, so a late batch of one
+transaction cannot land in the next. If the cluster has not finalized that, the client adds partitions first and stays below
+version 5 of EndTxn and version 12 of Produce: a leader takes a batch of version 12 as the beginning of a transaction.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,21 +30,21 @@ from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
-#: From version 4 on AddPartitionsToTxn is the brokers' own.
+#: From version 4 on only brokers may send AddPartitionsToTxn.
 _ADD_PARTITIONS_VERSION_MAX: Final = 3
 #: The last versions without KIP-890 part 2.
 _END_TXN_V1: Final = 4
 PRODUCE_V1: Final = 11
 _RAISES_EPOCHS: Final = 2
-#: The first version of InitProducerId that knows two-phase commit (KIP-939).
+#: The first version of InitProducerId with two-phase commit (KIP-939).
 _TWO_PHASE_VERSION: Final = 6
-#: The time-out of a prepared transaction: none.
+#: The timeout of a prepared transaction: it never expires.
 NO_TIMEOUT_MS: Final = 2**31 - 1
 
 
 class Initialised(NamedTuple):
     identity: ProducerIdentity
-    #: Of the open transaction that was kept (KIP-939).
+    #: The producer of the open transaction that was kept (KIP-939).
     ongoing: ProducerIdentity = NO_IDENTITY
 
 
@@ -55,9 +55,9 @@ class Transactions:
     async def initialise(
         self, transactional_id: str | None, *, timeout_ms: int, expected: ProducerIdentity = NO_IDENTITY
     ) -> ProducerIdentity:
-        """A producer id and epoch. Whoever had the transactional id before is fenced, its open transaction aborted.
+        """Return a producer id and epoch. An earlier producer with the transactional id is fenced, its transaction aborted.
 
-        `expected` raises the epoch of that producer instead (KIP-360), and is refused where it was fenced.
+        `expected` raises the epoch of that producer instead (KIP-360); the broker refuses if that producer was fenced.
         """
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
@@ -88,9 +88,9 @@ class Transactions:
         return answers[transactional_id]
 
     async def keep_all(self, transactional_ids: Sequence[str]) -> Mapping[str, Initialised | BrokerRefused]:
-        """KIP-939: open transactions become prepared ones, which never time out, and their writers are fenced.
+        """KIP-939: turn open transactions into prepared ones, which never time out, and fence their producers.
 
-        Each id has its own answer: of two coordinators one may know this, and the other refuse it or be too old for it.
+        Each id has its own result: one coordinator may support this while another refuses it or is too old.
         """
         answers = await self._cluster.ask_coordinators(
             {
@@ -107,7 +107,7 @@ class Transactions:
         return too_old | {name: refusal(answer.error_code, name) or _kept(answer) for name, answer in answers.items()}
 
     async def raises_epochs(self, transactional_id: str) -> bool:
-        """Whether the cluster has agreed on KIP-890 part 2, as the coordinator says."""
+        """Return whether the cluster has finalized KIP-890 part 2, according to the coordinator."""
 
         async def once() -> bool:
             broker_id = await self._cluster.coordinator(transactional_id, TRANSACTION)
@@ -120,7 +120,7 @@ class Transactions:
     async def add_partitions(
         self, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Tell the coordinator before the first record of the transaction goes to a partition."""
+        """Add partitions to the transaction. Must come before the first record for such a partition."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id,
             v3_and_below_producer_id=identity.producer_id,
@@ -142,7 +142,8 @@ class Transactions:
     async def end(
         self, transactional_id: str, identity: ProducerIdentity, *, committed: bool, raises_epochs: bool | None = None
     ) -> ProducerIdentity:
-        """Whom the producer is in its next transaction. `raises_epochs`: as it was when this one began, where that is known."""
+        """End the transaction; return the producer's identity for the next one. `raises_epochs`: the value from when the
+        transaction began, if known."""
         ends = await self._end({transactional_id: identity}, committed=committed, raises_epochs=raises_epochs)
         outcome = ends[transactional_id]
         if isinstance(outcome, BrokerRefused):
@@ -152,9 +153,9 @@ class Transactions:
     async def end_all(
         self, transactions: Mapping[str, ProducerIdentity], *, committed: bool
     ) -> Mapping[str, BrokerRefused | None]:
-        """None for each that has ended so, now or before; else why it has not."""
+        """End many transactions. The result has None for each that has ended this way, now or before, else the refusal."""
         outcomes = await self._end(transactions, committed=committed)
-        return {name: each if isinstance(each, BrokerRefused) else None for name, each in outcomes.items()}
+        return {name: outcome if isinstance(outcome, BrokerRefused) else None for name, outcome in outcomes.items()}
 
     async def _end(
         self, transactions: Mapping[str, ProducerIdentity], *, committed: bool, raises_epochs: bool | None = None
@@ -181,7 +182,7 @@ class Transactions:
         )
         return {
             name: refusal(answer.error_code, name)
-            # Before version 5 there is no new identity in the answer.
+            # Before version 5 the response has no new identity.
             or (
                 ProducerIdentity(answer.producer_id, answer.producer_epoch)
                 if answer.producer_id >= 0
@@ -193,10 +194,10 @@ class Transactions:
     async def abort_all(
         self, transactional_ids: Sequence[str], *, timeout_ms: int
     ) -> Mapping[str, BrokerRefused | None]:
-        """Whoever writes in them: fenced, and the open transaction on its way to be aborted when this returns."""
+        """Fence the producers of these ids. Their open transactions are being aborted when this returns."""
 
         def error_of(response: InitProducerIdResponse) -> int:
-            # The first answer to a new producer while the old one's transaction is being aborted.
+            # The first response to a new producer while the old producer's transaction is being aborted.
             is_aborting = response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
             return ErrorCode.NONE if is_aborting else response.error_code
 
@@ -224,7 +225,7 @@ class Transactions:
         return {name: refusal(state.error_code, name) or state for name, state in states.items()}
 
     async def ongoing(self, prefix: str) -> list[str]:
-        """The transactional ids with an open transaction, of every coordinator that lives."""
+        """Return the transactional ids that have an open transaction, from all live coordinators."""
         request = ListTransactionsRequest(state_filters=["Ongoing"])
 
         async def once() -> list[str]:
@@ -250,7 +251,7 @@ def _kept(response: InitProducerIdResponse) -> Initialised:
 
 
 def _first_partition_error(response: AddPartitionsToTxnResponse) -> int:
-    """What is wrong with one of them; that others were not tried because of it says nothing."""
+    """Return the first error, if possible not one that only says that another partition failed."""
     codes = [
         partition.partition_error_code
         for topic in response.results_by_topic_v3_and_below

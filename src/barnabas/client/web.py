@@ -1,4 +1,4 @@
-"""Small documents from the web: token endpoints and key sets. Blocking: call it from a thread, never from the loop."""
+"""Load small documents from the web: tokens and key sets. Blocking: call it from a thread, never from the event loop."""
 
 import ssl
 from typing import Final
@@ -13,8 +13,8 @@ _SCHEMES: Final = ("file", "http", "https")
 
 
 class WebFailed(ClientError):
-    """The document did not come. `is_final`: asking again is of no use. `document` is the body of an error, `status` its HTTP
-    status; None without an answer."""
+    """The document could not be loaded. `is_final`: a retry is useless. `document` is the body of the error response, `status`
+    its HTTP status; None without a response."""
 
     def __init__(self, message: str, *, is_final: bool, document: bytes = b"", status: int | None = None) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ def load(
     tls: ssl.SSLContext | None = None,
     bytes_max: int = DOCUMENT_BYTES_MAX,
 ) -> bytes:
-    """GET, or POST of a `body`; or a file. Raises `WebFailed`, which repeats nothing of what was sent or came."""
+    """Load by GET, by POST of a `body`, or from a file. `WebFailed` repeats nothing of the request or the response."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         if body is not None:
@@ -58,7 +58,7 @@ def load(
                 return bounded(file.read(bytes_max + 1), url, bytes_max)
         except OSError as error:
             raise WebFailed(f"{url} cannot be read: {error.strerror}", is_final=True) from error
-    from barnabas.client.web_http import ask  # Python's HTTP client is slow to import, and hardly anybody needs it
+    from barnabas.client.web_http import ask  # Python's HTTP client is slow to import and rarely needed
 
     return ask(url, body=body, headers=headers or {}, timeout_ms=timeout_ms, tls=tls, bytes_max=bytes_max)
 

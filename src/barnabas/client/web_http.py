@@ -1,4 +1,4 @@
-"""Documents by HTTP, for `client.web`, which imports this when it is needed. Blocking."""
+"""HTTP for `client.web`, which imports this module only when needed. Blocking."""
 
 import http.client
 import socket
@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 
 from barnabas.client.web import WebFailed, bounded
 
-#: Of an answer that says why there is no document.
+#: Upper bound of an error response's body.
 _REASON_BYTES_MAX: Final = 16 * 1024
 DEFAULT_TIMEOUT_MS: Final = 10_000
-#: A server may take so many times the timeout for all of an answer. The timeout itself limits each read: a server that sends a
-#: byte now and then would hold the thread forever.
+#: A whole response may take this many timeouts. The timeout itself only limits each read, so a server that sends a byte now and
+#: then would block the thread forever.
 _WHOLE_ANSWER_TIMEOUTS: Final = 3
-#: Answers that another try would not change.
+#: Status codes after which a retry is useless.
 _FINAL_CODES: Final = frozenset((*range(400, 408), *range(409, 416), 501, 505))
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the client's secret to a host that is not configured."""
+    """Refuse redirects: they would send the client's secret to a host that is not configured."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None
@@ -126,19 +126,19 @@ def ask(
         try:
             with opener.open(request, timeout=timeout_s) as answer:
                 document = bounded(answer.read(bytes_max + 1), where, bytes_max)
-                if answer.length:  # `read` with a limit does not say so
+                if answer.length:  # `read` with a limit does not raise IncompleteRead
                     if deadline.has_passed:
                         raise TimeoutError
                     raise WebFailed(f"{where} broke off with {answer.length} bytes to come", is_final=False)
                 return document
         except urllib.error.HTTPError as error:
             with error:
-                said = _said(error)
+                error_body = _error_body(error)
             is_final = error.code in _FINAL_CODES
             raise WebFailed(
-                f"{where} answered {error.code}", is_final=is_final, document=said, status=error.code
+                f"{where} answered {error.code}", is_final=is_final, document=error_body, status=error.code
             ) from None
-        # URLError is an OSError; an answer that is cut off or no HTTP is neither that nor a ValueError.
+        # URLError is an OSError; a truncated or invalid response raises an HTTPException.
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason: object = getattr(error, "reason", None) or error
             if deadline.has_passed:
@@ -146,7 +146,7 @@ def ask(
             raise WebFailed(f"{where} cannot be reached: {reason}", is_final=False) from None
 
 
-def _said(error: urllib.error.HTTPError) -> bytes:
+def _error_body(error: urllib.error.HTTPError) -> bytes:
     try:
         return error.read(_REASON_BYTES_MAX)
     except (OSError, http.client.HTTPException):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Of a session that reads or writes much (docs/spark.md): workers start with the imports made, talk by Unix sockets, and have
-#: time to start on a busy machine.
+#: Settings of Spark for a session that reads or writes much (docs/spark.md): workers start with the imports made, talk over
+#: Unix sockets, and have time to start on a busy machine.
 WORKER_SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.daemon.module": "barnabas.spark.daemon",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -26,7 +26,8 @@ WORKER_SETTINGS: Final[Mapping[str, str]] = {
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the formats known to a session. Spark finds them by itself where `pyspark_barnabas` is installed beside it."""
+    """Make the formats known to a session. Not needed where `pyspark_barnabas` is installed: there Spark finds them by
+    itself."""
     from barnabas.spark.python_command import early_python
     from barnabas.spark.segments import BarnabasLogDataSource
     from barnabas.spark.source import BarnabasDataSource
@@ -37,7 +38,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def explain(options: Mapping[str, str]) -> str:
-    """What a batch query with these options would read now: offsets, from the object store or from brokers, and tasks."""
+    """Return in words what a batch query with these options would read now: offsets, their source, and the number of tasks."""
     from barnabas.spark.explaining import explain
 
     return explain(options)

@@ -73,7 +73,7 @@ class BatchIdentity:
 
 
 def fingerprint(planned: bytes) -> str:
-    """Of a file `offsets/N` as Spark wrote it. Spark writes the file once: a batch that comes again has the same bytes."""
+    """Return the fingerprint of a file `offsets/N`. Spark writes the file once: a batch that comes again has the same bytes."""
     return hashlib.sha256(planned).hexdigest()[:_FINGERPRINT_HEX_DIGITS]
 
 

@@ -24,11 +24,11 @@ REPEATED_FILE: Final = "barnabas/repeated.json"
 VERSION: Final = 1
 #: Values of the option `acceptCheckpoint`.
 NOTHING, MOVED, COPIED = "", "moved", "copied"
-#: Stands among `replaces` for a checkpoint that had no id yet: an older barnabas ran from it.
+#: Stands in `replaces` for a checkpoint that had no id: an older barnabas ran from it.
 NAMELESS: Final = "nameless"
-#: Why a batch is refused that follows on one with other offsets than those that were written.
+#: The reason of a refusal if the batch before has other offsets in the checkpoint than those that were written.
 EDITED: Final = "The offsets of batch {} in the checkpoint are not those that were written: the checkpoint was edited"
-#: So many ids that a checkpoint had before are remembered.
+#: Number of former ids of a checkpoint that it remembers.
 _REPLACES_MAX: Final = 16
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
 
@@ -76,7 +76,7 @@ class Checkpoint:
         return found
 
     def replanned(self, why: str) -> "Checkpoint":
-        """The same checkpoint after what it plans was changed on purpose."""
+        """Return the checkpoint with a new id, because the user changed its planned batches on purpose."""
         before = (*self.replaces, self.id)[-_REPLACES_MAX:]
         return replace(self, id=uuid.uuid4().hex, replaces=before, made_at_ms=_now_ms(), why=why)
 
@@ -90,7 +90,7 @@ class Planned:
     query: str = ""
     #: The option checkpointLocation of the first batch. A folder that is moved keeps it.
     option: str = ""
-    #: "" if the sink is to be known by the query's id.
+    #: The name under which the sink remembers batches; "" stands for the query's id.
     known_as: str = ""
     replaces: tuple[str, ...] = ()
     #: The last batch that Spark planned, the fingerprint of its offsets, and when Spark planned it.
@@ -105,18 +105,19 @@ class Planned:
     is_of_part: bool = False
 
     def offsets_of(self, batch: int) -> str:
-        """UNKNOWN if the plan is that of another batch."""
+        """Return the fingerprint of this batch's offsets; UNKNOWN if the plan is that of another batch."""
         return self.offsets if self.is_of_part or batch == self.batch else UNKNOWN
 
     def previous_of(self, batch: int) -> str:
-        """UNKNOWN if the checkpoint does not have it any more, or if the numbers are not Spark's."""
+        """Return the fingerprint of the batch before; UNKNOWN if the checkpoint has lost it, or if the caller numbers the
+        batches."""
         return self.previous if batch == self.batch and not self.is_of_part else UNKNOWN
 
 
 def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
-    """Of the checkpoint at the location `given` by the option checkpointLocation; names the checkpoint if it has no name yet.
+    """Read the plan of the checkpoint at `given`, the option checkpointLocation. A checkpoint without a name gets one.
 
-    On the driver, after Spark has written `offsets/N` and before it writes batch N. Raises `CheckpointElsewhere`.
+    Runs on the driver, after Spark has written `offsets/N` and before it writes batch N. Raises `CheckpointElsewhere`.
     """
     files = CheckpointFiles(location_of(given))
     try:
@@ -154,7 +155,7 @@ BY_CALLER, BY_CHECKPOINT, NOT_KNOWN = "by caller", "by checkpoint", "not known"
 
 
 def planned_once(origin: str, location: str, *, accept: str = NOTHING) -> Planned:
-    """The same for a write with `once=`. `origin`: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN."""
+    """Return the plan for a write with `once=`. `origin`: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN."""
     if origin == BY_CHECKPOINT:
         return replace(read_planned(location, accept=accept), is_of_part=True)
     if origin == BY_CALLER:
@@ -209,7 +210,7 @@ def repeated(files: CheckpointFiles) -> Repeated:
 
 
 def repeated_rows(files: CheckpointFiles) -> int:
-    """For the progress of a query, which goes on if the file cannot be read."""
+    """Return the number of rows; 0 if the file cannot be read, because the query goes on without it."""
     try:
         return repeated(files).rows
     except CannotRead as error:
@@ -218,7 +219,7 @@ def repeated_rows(files: CheckpointFiles) -> int:
 
 
 def numbers(files: CheckpointFiles, folder: str) -> list[int]:
-    """Of the batches in `offsets` or `commits`, in order."""
+    """Return the numbers of the batches in `offsets` or `commits`, in order."""
     return sorted(int(name) for name in files.names(folder) if name.isdigit())
 
 
@@ -227,7 +228,7 @@ def last_number(files: CheckpointFiles, folder: str) -> int | None:
 
 
 def planned_at_ms(data: bytes) -> int | None:
-    """The time in a file of `offsets`, from the clock of the driver that planned the batch."""
+    """Return the time in a file of `offsets`, by the clock of the driver that planned the batch."""
     for line in data.splitlines():
         if line.startswith(b"{"):
             try:
@@ -239,7 +240,7 @@ def planned_at_ms(data: bytes) -> int | None:
 
 
 def first(location: str, query: str) -> Checkpoint:
-    """For a checkpoint that has no name yet."""
+    """Make the description of a checkpoint that has no name yet."""
     return Checkpoint(id=uuid.uuid4().hex, known_as=query, location=location, made_at_ms=_now_ms(), why="first batch")
 
 

@@ -39,12 +39,12 @@ def location_of(given: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """`location` comes from `location_of`."""
+    """Files below `location`, which comes from `location_of`."""
 
     location: str
 
     def read(self, name: str) -> bytes | None:
-        """The whole file; None if it does not exist."""
+        """Return the whole file; None if it does not exist."""
         if self._is_local:
             return _or_none(lambda: Path(self.location, name).read_bytes())
         import pyarrow.fs
@@ -59,7 +59,7 @@ class CheckpointFiles:
         return self._asked(read)
 
     def names(self, folder: str) -> list[str]:
-        """Of the files in a folder of the checkpoint; none if the folder does not exist."""
+        """Return the names of the files in a folder of the checkpoint; no names if the folder does not exist."""
         if self._is_local:
             return _or_none(lambda: [path.name for path in Path(self.location, folder).iterdir()]) or []
         import pyarrow.fs
@@ -72,7 +72,8 @@ class CheckpointFiles:
         return self._asked(listed)
 
     def write(self, name: str, data: bytes, *, only_if_new: bool = False) -> None:
-        """A reader finds the old file or the new one, whole. `only_if_new`: a file that exists stays as it is."""
+        """Write the file: a reader finds the old one or the new one, whole. `only_if_new`: a file that exists stays as it
+        is."""
         if not self._is_local:
             self._asked(lambda: self._write_remote(name, data, only_if_new=only_if_new))
             return
@@ -97,7 +98,7 @@ class CheckpointFiles:
             raise CannotRead(f"cannot write {path}: {error.strerror or error}") from error
 
     def folders(self, folder: str) -> list[str]:
-        """Names of the folders in a folder."""
+        """Return the names of the folders in a folder."""
         if self._is_local:
             root = Path(self.location, folder)
             return _or_none(lambda: [path.name for path in root.iterdir() if path.is_dir()]) or []
@@ -112,7 +113,7 @@ class CheckpointFiles:
         return self._asked(listed)
 
     def remove(self, name: str) -> None:
-        """No error if the file does not exist. Spark's checksum beside a local file goes first."""
+        """Remove the file, if it exists. Spark's checksum beside a local file goes first."""
         if not self._is_local:
             self._asked(lambda: self._remove_remote(name))
             return

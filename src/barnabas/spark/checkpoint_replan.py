@@ -30,16 +30,16 @@ from barnabas.spark.checkpoint_files import CheckpointFiles
 
 REPLACED: Final = "barnabas/replaced"
 _STATE: Final = "state"
-#: In a file of `offsets`: the version, what Spark notes of the batch, then a line for each source.
+#: Line of a file of `offsets` at which the sources begin: before are the version and what Spark notes about the batch.
 _SOURCES_FROM: Final = 2
-#: For a source that has planned nothing.
+#: The line of a source that has planned nothing.
 _NOTHING: Final = "-"
 
 _KEEPS_STATE: Final = "the query keeps state (aggregations, joins, deduplication) of the records that it has read"
 
 
 class CannotReplan(BarnabasError):
-    """The message says why, and what to do instead."""
+    """The checkpoint cannot be changed in this way. The message says why, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class View:
     oldest: int | None
     committed: int | None
     planned: int | None
-    #: By source, in the order of the query: where the next batch begins, and where a batch ends that is planned and not
+    #: For each source, in the order of the query: where the next batch begins, and where a planned batch ends that is not
     #: committed.
     committed_offsets: list[Any] = field(default_factory=list)
     planned_offsets: list[Any] = field(default_factory=list)
@@ -95,7 +95,8 @@ class Change:
 
 
 def require_sink(files: CheckpointFiles) -> None:
-    """Refuse a checkpoint that no sink of ours has named: the sink may leave out what is planned again, and say nothing."""
+    """Refuse a checkpoint that no sink of ours has named: such a sink may leave out a batch that is planned again, and not say
+    so."""
     if load(files) is None:
         raise CannotReplan(
             f"no sink of this barnabas has written a batch from {files.location}. Spark's own sinks of files and tables "
@@ -105,7 +106,7 @@ def require_sink(files: CheckpointFiles) -> None:
 
 
 def plan_rewind(files: CheckpointFiles, *, batches: int | None = None, to_batch: int | None = None) -> Change:
-    """`to_batch`: the last batch that stays. `batches`: so many of the committed ones go."""
+    """Plan to go back to an earlier batch. `to_batch`: the last batch that stays. `batches`: how many committed batches go."""
     committed = _committed(files)
     if not committed:
         raise CannotReplan(f"{files.location} has no committed batch: there is nothing to go back to")
@@ -150,7 +151,7 @@ def plan_set(files: CheckpointFiles, offsets: Mapping[str, Any], *, source: int 
 
 
 def apply(files: CheckpointFiles, change: Change, *, now: datetime | None = None) -> str:
-    """Returns the folder that has what was replaced. The query must not run."""
+    """Carry the change out, and return the folder with the replaced files. The query must not run."""
     query = query_id(files)
     assert query is not None, "the change was planned from this checkpoint"
     named = load(files)
@@ -165,7 +166,7 @@ def apply(files: CheckpointFiles, change: Change, *, now: datetime | None = None
         data = files.read(name)
         if data is not None:
             files.write(f"{backup}/{name}", data)
-    # Highest numbers first, commits before offsets: a change that stops on the way leaves what a driver may leave that dies.
+    # Highest numbers first, commits before offsets: a change that stops half way looks like the work of a driver that died.
     for name in sorted(change.removed, key=_last_first):
         files.remove(name)
     for name, data in change.written.items():
@@ -181,7 +182,7 @@ def _last_first(name: str) -> tuple[int, bool]:
 
 
 def _committed(files: CheckpointFiles) -> list[int]:
-    """Batches that are planned and committed: the others mean nothing to Spark."""
+    """Return the batches that are planned and committed: the others mean nothing to Spark."""
     return sorted(set(numbers(files, OFFSETS)) & set(numbers(files, COMMITS)))
 
 

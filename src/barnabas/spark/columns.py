@@ -1,4 +1,4 @@
-"""Record batches into Arrow columns: what Spark's own Kafka source has for columns, filled without an object per record.
+"""Record batches into Arrow columns: the columns of Spark's own Kafka source, filled without an object per record.
 
 `BatchDecoder` takes the bytes of fetches or of segments one after the other and yields Arrow record batches. It decides which
 batches count (offsets, control batches, aborted transactions), checks and decompresses them; `kernels` does the records.
@@ -113,7 +113,7 @@ class BatchDecoder:
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     ) -> None:
         self.partition = partition
-        #: Everything below is decoded or known not to be there: where the next bytes must begin, or shortly before.
+        #: Records below are decoded, or the log has none there: the next bytes must begin here, or shortly before.
         self.position = from_offset
         self.to_offset = to_offset
         self.schema = arrow_schema(columns)
@@ -122,7 +122,7 @@ class BatchDecoder:
         self._check_crcs = check_crcs
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        #: In one Arrow batch: a small range needs no room for more.
+        #: Most rows of one Arrow batch: a small range needs no room for more.
         self._rows_most = min(max_rows, to_offset - from_offset)
         self._max_decompressed_bytes = max_decompressed_bytes
         self._table: r.Int64s = np.empty((_SCAN_ROWS, r.TABLE_WIDTH), dtype=np.int64)
@@ -131,13 +131,14 @@ class BatchDecoder:
 
     @property
     def done(self) -> bool:
-        """Whether the range is behind us: also where its last offsets hold nothing, as after compaction."""
+        """Whether the range is read to its end. Its last offsets may have no records, as after compaction."""
         return self._ended or self.position >= self.to_offset
 
     def decode(self, data: Bytes, aborted: Iterable[Aborted] = (), *, cut: bool = True) -> Iterator[pa.RecordBatch]:
-        """What `data`, whole batches in a row, holds of the range. `position` moves on with the batches yielded.
+        """Yield the records of the range that `data`, whole batches in a row, contains. `position` moves on with the batches
+        yielded.
 
-        `aborted` are the transactions that concern these bytes, as the same fetch told them. The last batch may be `cut`, as
+        `aborted`: the aborted transactions of these bytes, from the same fetch. The last batch may be `cut`, as
         brokers do; a first one that is not whole moves nothing, and the caller fetches more.
         """
         raw = r.byte_array(data)
@@ -162,7 +163,7 @@ class BatchDecoder:
         self.position = max(self.position, reached)
 
     def _batches(self, data: Bytes, raw: r.ByteArray, *, cut: bool) -> Iterator[list[int]]:
-        """Headers of the batches that reach into the range. Past its end there is nothing to wait for: that is noted."""
+        """Yield the headers of the batches that reach into the range. A batch past its end sets `position` to the end."""
         pos, end = 0, len(raw)
         while pos < end:
             count, pos, code = r.scan_batches(raw, pos, end, self._table)
@@ -178,7 +179,7 @@ class BatchDecoder:
                 raise self._malformed(data, pos, code)
 
     def _body(self, data: Bytes, batch: list[int], filtering: "_AbortedFilter | None") -> _Body | None:
-        """The records of a batch that an application sees, checked and decompressed; None where it sees none."""
+        """Return the records of a batch that an application sees, checked and decompressed; None if it sees none."""
         pos, after, attributes = batch[r.POS], batch[r.AFTER], batch[r.ATTRIBUTES]
         if self._check_crcs:
             with memoryview(data) as whole, whole[pos + ATTRIBUTES_AT : after] as covered:
@@ -252,26 +253,27 @@ class BatchDecoder:
         rows = int(result[k.ROWS])
         if not rows:
             return
-        made: dict[str, pa.Array] = {}
+        by_name: dict[str, pa.Array] = {}
         if "offset" in wants:
-            made["offset"] = offsets.arrow(TYPES["offset"], rows)
+            by_name["offset"] = offsets.arrow(TYPES["offset"], rows)
         if "timestamp" in wants:
-            made["timestamp"] = timestamps.arrow(TYPES["timestamp"], rows)
+            by_name["timestamp"] = timestamps.arrow(TYPES["timestamp"], rows)
         if "key" in wants:
-            made["key"] = keys.arrow(pa.binary(), rows, int(result[k.KEY_BYTES]), int(result[k.KEY_NULLS]))
+            by_name["key"] = keys.arrow(pa.binary(), rows, int(result[k.KEY_BYTES]), int(result[k.KEY_NULLS]))
         if "value" in wants:
-            made["value"] = values.arrow(pa.binary(), rows, int(result[k.VALUE_BYTES]), int(result[k.VALUE_NULLS]))
+            by_name["value"] = values.arrow(pa.binary(), rows, int(result[k.VALUE_BYTES]), int(result[k.VALUE_NULLS]))
         if "headers" in wants:
-            made["headers"] = _headers(raw, inflated, table, counts[:rows], places[:rows], result)
+            by_name["headers"] = _headers(raw, inflated, table, counts[:rows], places[:rows], result)
         arrays = [
-            made[name] if name in made else self._constant(name, rows, bodies[0].append_time) for name in self._columns
+            by_name[name] if name in by_name else self._constant(name, rows, bodies[0].append_time)
+            for name in self._columns
         ]
         whole = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         for at in range(0, rows, self._max_rows):
             yield whole.slice(at, self._max_rows) if rows > self._max_rows else whole
 
     def _constant(self, name: str, rows: int, append_time: bool) -> pa.Array:
-        """A column that is the same in every row: made once, then cut."""
+        """Return a column that is the same in every row: created once, then cut."""
         value: str | int
         if name == "topic":
             value = self.partition.topic
@@ -302,10 +304,10 @@ class BatchDecoder:
 
 
 class _AbortedFilter:
-    """Which batches belong to aborted transactions. Order matters: a producer's next transaction may have been committed."""
+    """Decides which batches belong to aborted transactions. Order matters: the producer's next transaction may be committed."""
 
     def __init__(self, aborted: Iterable[Aborted]) -> None:
-        #: By first offset, the least last.
+        #: (first offset, producer id), the lowest offset last.
         self._ahead = sorted(((entry.first_offset, entry.producer_id) for entry in aborted), reverse=True)
         self._inside: set[int] = set()
 
@@ -328,7 +330,7 @@ class _AbortedFilter:
 
 
 class _Fixed:
-    """Room for a column of 64-bit integers; 0 rows where it is not wanted."""
+    """Room for a column of 64-bit integers; 0 rows if the query does not read it."""
 
     def __init__(self, rows: int) -> None:
         self._buffer = pa.allocate_buffer(rows * 8)
@@ -339,7 +341,7 @@ class _Fixed:
 
 
 class _Variable:
-    """Room for a column of byte strings. More bytes than needed cost nothing: pages that nobody touches are not there."""
+    """Room for a column of byte strings. Unused bytes cost nothing: the system maps a page when it is written."""
 
     def __init__(self, rows: int, size: int, *, wanted: bool = True) -> None:
         self._ends = pa.allocate_buffer((rows + 1) * 4 if wanted else 0)
@@ -361,7 +363,7 @@ def _all_valid(rows: int) -> NDArray[np.uint8]:
 
 
 def _joined(bodies: list[_Body]) -> tuple[r.ByteArray, r.Int64s]:
-    """Decompressed bodies end to end, and the table that says where each lies."""
+    """Put decompressed bodies end to end; return them with the table of their places."""
     table: r.Int64s = np.array([body.row for body in bodies], dtype=np.int64)
     pieces = [body.inflated for body in bodies if body.inflated is not None]
     if not pieces:
@@ -405,8 +407,8 @@ def _headers(
 
 
 def _texts(keys: pa.Array) -> pa.Array:
-    """Not every producer writes UTF-8, and few readers of a column of texts take anything else. What is none is replaced, as
-    Java's client does it."""
+    """Cast keys to text. Some producers do not write UTF-8, and few readers accept anything else in a column of text. Java's
+    client replaces such bytes, and so does this."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

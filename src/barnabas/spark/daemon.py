@@ -1,8 +1,8 @@
-"""The process that Spark forks Python workers from, with what they need loaded already: a new one is ready in milliseconds.
+"""The process that Spark forks Python workers from, with the modules of a worker loaded: a new worker is ready in milliseconds.
 
-`spark.python.daemon.module=barnabas.spark.daemon`, on a session that reads or writes topics much; `barnabas pipeline` sets it.
+Set `spark.python.daemon.module=barnabas.spark.daemon` on a session that reads or writes topics much; `barnabas pipeline` does.
 Without it every new worker, and every process in which Spark plans a read or commits a batch, imports the source or the sink
-anew. Workers that are forked share this memory. Needs barnabas where executors run, as the source and the sink do.
+again. Forked workers share this memory. Executors need barnabas, as they do for the source and the sink.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 _PLANNING: Final = ("barnabas.spark.source", "barnabas.spark.reader", "barnabas.spark.sink")
-#: By the module that workers run (Spark names it as the first argument): what it is going to import.
+#: The modules to import, by the module that the worker runs (Spark names it as the first argument).
 PRELOADED: Final = {
     "pyspark.worker": (*_PLANNING, "barnabas.spark.fetching", "barnabas.spark.encode"),
     "pyspark.sql.worker.create_data_source": ("barnabas.spark.source",),
@@ -23,14 +23,15 @@ PRELOADED: Final = {
 
 
 def preload(worker_module: str) -> None:
-    """Also the module itself: Spark's own daemon imports it in each worker after the fork."""
+    """Import the modules of a worker, and the worker's module itself: Spark's own daemon imports it in each worker after the
+    fork."""
     for name in (worker_module, *PRELOADED.get(worker_module, ())):
         importlib.import_module(name)
 
 
 def main() -> None:
     preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
-    # It looks at the arguments while it is imported.
+    # pyspark.daemon reads the arguments while it is imported.
     from pyspark.daemon import manager
 
     manager()

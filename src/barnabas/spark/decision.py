@@ -1,16 +1,16 @@
-"""The decision log: which batch of a query is to be seen, as records of a compacted topic, and what follows from them.
+"""The decision log: records of a compacted topic say which batch of a query readers see. This module has their rules.
 
 For each query the log holds at most two records. `decision`: the last batch that was decided, and the transactions that
-hold its rows. It is written in a transaction of the query's driver, so that of two drivers one is fenced, and a decision
-counts once its transaction is committed. `ended`: the last batch whose transactions are known to have ended; a fact, which
-whoever finishes a batch may write. Bytes in, states out; `transactions.py` asks and writes.
+hold its rows. The driver of the query writes it in a transaction, so that of two drivers one is fenced, and a decision
+is valid once its transaction is committed. `ended`: the last batch whose transactions are known to have ended; a fact, which
+any driver that finishes a batch may write. Bytes in, states out; `transactions.py` asks and writes.
 
 A decision keeps the identity of its batch (`batch_identity`). A batch that comes again with that identity is finished and not
 written again; another batch under the same number is refused, unless the user accepts it.
 
 Invariants: decisions of a query are ordered by generation, then batch; a new generation begins where the user accepts a batch
 that was planned again, or replans with `barnabas pipeline offsets`. A batch is decided when the one before it has ended, hence
-every decided batch but the last has ended; a decision never changes, but for being voided when none of its rows can be seen.
+every decided batch but the last has ended. A decision never changes, except that it is voided if none of its rows can be seen.
 """
 
 import json
@@ -32,13 +32,13 @@ from barnabas.wire.record_decode import iter_records
 VERSION: Final = 2
 FIRST_VERSION: Final = 1
 NO_BATCH: Final = -1
-#: Runs that a query remembers to have been replaced: a driver that comes back after more restarts than that is told by
-#: its batch, which was decided long ago.
+#: Replaced runs that a query remembers. A driver that comes back after more restarts than that learns it from its batch, which
+#: was decided long ago.
 SUPERSEDED_MAX: Final = 16
 
 DECISION: Final = "decision"
 ENDED: Final = "ended"
-#: A streaming query is decided batch after batch; a batch write once.
+#: Kinds of a decision: a streaming query is decided batch after batch; a batch write once.
 STREAM: Final = "stream"
 BATCH: Final = "batch"
 #: What to do with a batch that the option acceptReplannedBatch names.
@@ -60,7 +60,7 @@ class Key(NamedTuple):
 class Participant(NamedTuple):
     """A transaction with rows of a decided batch."""
 
-    #: Its transactional id, without the decision's prefix.
+    #: The transactional id, without the decision's prefix.
     name: str
     producer_id: int
     epoch: int
@@ -74,15 +74,15 @@ class Participant(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Batch `batch` is what its transactions hold, and nothing else."""
+    """Readers see of batch `batch` the rows of its transactions, and no others."""
 
     kind: str
     batch: int
-    #: The start of the query that decided, and those before it that must not decide any more.
+    #: The start of the query that decided, and the earlier starts that must not decide any more.
     run: str
     superseded: tuple[str, ...] = ()
     decided_at_ms: int
-    #: How the transactional ids of this batch begin; keeps the record short.
+    #: The common beginning of the batch's transactional ids; keeps the record short.
     prefix: str = ""
     transactions: tuple[Participant, ...] = ()
     #: None for a batch write, and for a decision of an older barnabas.
@@ -146,7 +146,7 @@ class QueryState:
 
     @property
     def unfinished(self) -> Decision | None:
-        """Decided, and perhaps not all of it ended."""
+        """Return a decided batch whose transactions may not all have ended."""
         if self.decision is None or self.decision.position <= self.ended.position or not self.decision.transactions:
             return None
         return self.decision
@@ -164,10 +164,10 @@ NO_STATE: Final = QueryState()
 
 @dataclass(slots=True)
 class DecisionLog:
-    """One partition of the topic, read from its beginning: feed it what comes, as it comes."""
+    """One partition of the topic, read from its beginning. Feed it the bytes in the order of the log."""
 
     states: dict[str, QueryState] = field(default_factory=dict)
-    #: Records of open transactions, by producer id: they count when the marker says so.
+    #: Records of open transactions, by producer id: they become valid with the commit marker.
     _pending: dict[int, list[tuple[bytes, bytes | None]]] = field(default_factory=dict)
     #: Queries with a record that a newer barnabas wrote. Other queries of the partition go on.
     _unreadable: dict[str, NotADecision] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class DecisionLog:
         return self.states.get(query, NO_STATE)
 
     def replay(self, data: Buffer, position: int) -> int:
-        """Whole batches from `position` on; the position after them."""
+        """Read whole batches from `position` on; return the position after them."""
         for at, header in iter_batches(data):
             if header.next_offset <= position:
                 continue
@@ -264,18 +264,18 @@ def _json(data: bytes, what: str) -> Any:
 
 
 class Superseded(NamedTuple):
-    """A newer start of the query decides from now on: this one must end."""
+    """A newer start of the query decides from now on: this start must end."""
 
     by_run: str
 
 
 class AlreadyDecided(NamedTuple):
-    """An earlier start decided the batch, or this one before it died: the driver aborts all that was written since."""
+    """An earlier start decided the batch, or this one before it died: the driver aborts the transactions written since."""
 
     #: The transactional ids that hold the batch.
     named: frozenset[str]
     unfinished: Decision | None
-    #: How sure that is, if not all of the identity is known.
+    #: What the sink cannot be sure of, if a part of the identity is unknown.
     caveat: str = ""
 
 
@@ -283,22 +283,22 @@ class Refused(NamedTuple):
     """Another batch was decided, or the sink cannot tell: the rows are neither written nor thrown away."""
 
     known: Decision
-    #: To be ended all the same: it was decided, and readers wait for it.
+    #: A decided batch to end in spite of the refusal: readers wait for it.
     unfinished: Decision | None
     reason: str = ""
 
 
 class Undecided(NamedTuple):
-    #: To be ended first: its driver died after deciding.
+    #: A decided batch to end first: its driver died after the decision.
     unfinished: Decision | None
-    #: What the decision has to name.
+    #: Runs that the decision has to name.
     superseded: tuple[str, ...]
-    #: The first decision of this start: whatever earlier ones left open is to be aborted.
+    #: The first decision of this start: the driver aborts the transactions that earlier starts left open.
     is_takeover: bool
     generation: int = 0
-    #: The user wants the rows of the batch thrown away: it is decided without any.
+    #: The user wants the rows of the batch thrown away: the decision names no transactions.
     is_skipped: bool = False
-    #: What the log should say, if the batch follows no decision of its own line.
+    #: A warning for the log.
     caveat: str = ""
 
 
@@ -316,7 +316,7 @@ class Candidate:
     #: Ids that the checkpoint had before the user changed what it plans.
     replaces: tuple[str, ...] = ()
     planned_at_ms: int | None = None
-    #: The fingerprint of the batch before it, as the checkpoint has it now.
+    #: The fingerprint of the batch before this one, as the checkpoint has it now.
     previous: str = UNKNOWN
     #: WRITE or SKIP if the user has accepted the batch as it is planned now.
     accepted: str = ""
@@ -325,7 +325,7 @@ class Candidate:
 
 
 def judge(state: QueryState, candidate: Candidate) -> Verdict:
-    """The verdict on a batch that is written, by all that was decided before this driver became the query's only one."""
+    """Judge a written batch by the decisions that were made before this driver became the query's only one."""
     known, run = state.decision, candidate.run
     if known is None:
         return Undecided(None, (), is_takeover=True)
@@ -352,7 +352,7 @@ def judge(state: QueryState, candidate: Candidate) -> Verdict:
 
 
 class _Line(Enum):
-    """How a batch stands to the last decision of its query."""
+    """How a batch relates to the last decision of its query."""
 
     AGAIN = auto()
     NEXT = auto()
@@ -369,7 +369,7 @@ def _follows(known: Decision, candidate: Candidate, identity: BatchIdentity) -> 
             return _Line.NEXT
         if identity.checkpoint == BY_CALLER:
             return _Line.AGAIN
-        # Spark plans a batch before the sink decides it. A later plan is another one.
+        # Spark plans a batch before the sink decides it. A plan made after the decision is that of another batch.
         was_planned = candidate.planned_at_ms is not None and candidate.planned_at_ms <= known.decided_at_ms
         return _Line.AGAIN if candidate.batch == known.batch and was_planned else _Line.FOREIGN
     if candidate.batch <= known.batch:
@@ -383,7 +383,7 @@ def _follows(known: Decision, candidate: Candidate, identity: BatchIdentity) -> 
 
 
 def _is_edited(before: BatchIdentity, candidate: Candidate) -> bool:
-    """Whether the batch begins where no batch that was written has ended."""
+    """Whether the batch starts where no written batch ended: the checkpoint was edited."""
     return (
         before.batch == candidate.batch - 1
         and UNKNOWN not in (before.offsets, candidate.previous)
@@ -411,7 +411,7 @@ def _caveat(known: Decision, candidate: Candidate) -> str:
 
 
 def voided(decision: Decision) -> Decision:
-    """In its place when none of its transactions was committed: the batch is undecided again."""
+    """Return the record that replaces a decision when none of its transactions was committed: the batch is undecided again."""
     before = decision.identity
     if before is not None:
         before = replace(before, batch=decision.batch - 1, offsets=UNKNOWN)
@@ -419,7 +419,7 @@ def voided(decision: Decision) -> Decision:
 
 
 def forgotten(states: dict[str, QueryState], *, now_ms: int, retention_ms: int) -> list[Key]:
-    """Records to be deleted: of queries that were silent for long and have nothing left to do."""
+    """Return the records to delete: of queries that wrote nothing for `retention_ms` and have nothing left to end."""
     return [
         Key(query, record)
         for query, state in states.items()

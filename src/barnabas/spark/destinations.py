@@ -1,4 +1,4 @@
-"""A column `topic` that says where each row goes, such as that of `to_topics`, and a sink that has the option `topic` as well.
+"""The mark on a column `topic` that decides where each row goes, such as that of `to_topics`, beside the sink's option `topic`.
 
 As in the official connector, the option wins over the column: a copy of a topic has the column `topic` of the topic that it was
 read from. But where the column separates dead letters from good records, the option would send both to one topic. So such a
@@ -16,7 +16,8 @@ _MARK: Final = "barnabas.destination"
 
 
 def marked(name: str | None) -> dict[str, Any]:
-    """Metadata of a column that says where each row goes. `name`: the topic of good rows, None if it differs by row."""
+    """Return metadata for a column that decides where each row goes. `name`: the topic of good rows, None if it differs by
+    row."""
     return {_MARK: {} if name is None else {"topic": name}}
 
 
@@ -27,12 +28,13 @@ def decided_by_column(field: StructField | None, option: str | None) -> bool:
         return False
     if mark.get("topic") == option:
         return True
-    there = (
+    destination = (
         f"send good records to {mark['topic']!r}"
         if "topic" in mark
         else "go to the topic that their column topic names"
     )
     raise ConfigError(
-        f"the rows come from to_topics, dead_letters or restore and {there}, but the sink is for topic {option!r}: all of them "
-        "would go there, dead letters among good records. Give the sink the same topic or none, or drop the column topic"
+        f"the rows come from to_topics, dead_letters or restore and {destination}, but the sink is for topic {option!r}: all "
+        "of them would go there, dead letters among good records. Give the sink the same topic or none, or drop the column "
+        "topic"
     )

@@ -1,10 +1,10 @@
-"""Small micro-batches, read where they are planned: on the driver, and handed to Spark with the plan.
+"""Small micro-batches, read on the driver while it plans them, and handed to Spark with the plan.
 
-A task of a Python source costs Spark some fifty milliseconds, for a worker that is given its command anew, however few records
-it reads. A stream that keeps up has few records in each micro-batch. One that does not has many, and tasks read those, in
-parallel: so has whoever asks for that with `minPartitions` or `maxRecordsPerPartition`.
+A task of a Python source costs Spark some fifty milliseconds to send its command to a worker, however few records
+it reads. A stream that keeps up has few records in each micro-batch. One that does not has many, and tasks read those in
+parallel. Tasks also read if the user asks for them with `minPartitions` or `maxRecordsPerPartition`.
 
-Spark has this road for its simple stream readers alone, and knows them by their class.
+Spark takes rows with the plan only from its simple stream readers, and knows them by their class.
 """
 
 import logging
@@ -21,7 +21,7 @@ from barnabas.spark.options import SourceOptions
 
 _log: Final = logging.getLogger("barnabas.spark")
 
-#: The driver holds them twice for a moment, once in each of its processes.
+#: Most bytes of a micro-batch that the driver reads. It holds them twice for a moment, once in each of its processes.
 BYTES_MAX: Final = 8 * 1024 * 1024
 
 
@@ -33,11 +33,12 @@ class DriverReads:
         self._columns = columns
         self._client: BlockingClient | None = None
         self._records_max = 0 if options.is_divided else options.driver_read_max_records
-        #: No micro-batch was too large by its bytes: few records are little work, for the driver or for one task.
+        #: False after a micro-batch with more bytes than BYTES_MAX. While true, few records are little work, for the driver or
+        #: for one task.
         self.are_small = self._records_max > 0
 
     def read(self, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
-        """All their rows; None where tasks are to read them."""
+        """Return all rows of the ranges; None if tasks should read them."""
         records = sum(each.size for each in ranges)
         if not 0 < records <= self._records_max:
             return None
@@ -47,14 +48,14 @@ class DriverReads:
             for batch in self._rows(ranges):
                 size_bytes += batch.nbytes
                 if size_bytes > BYTES_MAX:
-                    # Large ones: fewer of them are few.
+                    # The records are large: read fewer of them here from now on.
                     self._records_max = records // 2
                     self.are_small = False
                     return None
                 rows.append(batch)
         except Exception as error:
-            # Tasks try it again, as often as Spark is told to, and say what is wrong with it.
-            _log.warning("cannot read a micro-batch on the driver: %s; leaving it to tasks", error)
+            # Tasks try again, as often as Spark's settings say, and report what is wrong.
+            _log.warning("cannot read a micro-batch on the driver, so tasks read it: %s", error)
             self.close()
             return None
         return rows
@@ -73,7 +74,8 @@ class DriverReads:
 
 
 class HasRows(_SimpleStreamReaderWrapper):
-    """What a reader is while it has the rows of what it has just planned: Spark asks for them next, then it is itself again."""
+    """The class of a reader while it holds the rows that it has planned. Spark asks for them next; then the class is put
+    back."""
 
     _in_hand: tuple[type[DataSourceStreamReader], Sequence[pa.RecordBatch]]
 

@@ -6,7 +6,7 @@ takes longer where many streams start at once. This script calls first, as `pysp
 Then it hands the connection to a nursery: a process of this driver that has made all imports, and forks one for each source.
 The first source of a driver starts the nursery, which ends with Spark. If it cannot be started, the script runs the module.
 
-The script imports neither pyspark nor barnabas before it has called. `barnabas.spark.python_command` has it run.
+The script imports neither pyspark nor barnabas before it has called. `barnabas.spark.python_command` makes Spark run it.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ _PRELOADED: Final = ("barnabas.spark.source", "barnabas.spark.reader", "barnabas
 _LENGTH: Final = struct.Struct("!i")
 _FORKED: Final = b"f"
 _LOOK_EVERY_MS: Final = 1000
-#: More than a process that has just started has open.
+#: Higher than any descriptor that a process has open at its start.
 _DESCRIPTORS: Final = 1024
 
 
@@ -78,7 +78,7 @@ def _received(from_: socket.socket, size: int) -> bytes:
 
 
 def handed_over(folder: str, module: str, jvm: socket.socket) -> bool:
-    """Whether the nursery has forked a process that goes on with the connection, and with the output of this one."""
+    """Pass the connection and this process's output on to the nursery; return whether it forked a process that serves them."""
     try:
         with _nursery(folder, module) as nursery:
             request = json.dumps({"environment": dict(os.environ), "folder": str(Path.cwd())}).encode()
@@ -91,8 +91,8 @@ def handed_over(folder: str, module: str, jvm: socket.socket) -> bool:
 
 
 def _nursery(folder: str, module: str) -> socket.socket:
-    """A connection to it; it is started where it is not there."""
-    # Processes with another path find other modules.
+    """Return a connection to the nursery, which this starts if it does not run."""
+    # Processes with another PYTHONPATH find other modules, so they have a nursery of their own.
     path = f"{folder}/{zlib.crc32(os.environ.get('PYTHONPATH', '').encode()):08x}.sock"
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -108,18 +108,18 @@ def _nursery(folder: str, module: str) -> socket.socket:
             spark = os.getppid()
             if os.fork() == 0:
                 _keep(listener, module, spark)
-        client.connect(path)  # its backlog answers while it imports
+        client.connect(path)  # the socket's backlog accepts the connection while the nursery imports
         return client
 
 
 def _keep(listener: socket.socket, module: str, spark: int) -> NoReturn:
-    """The nursery's whole life: until the process of this id, Spark's JVM, has ended."""
+    """Run the nursery until the process with the id `spark`, Spark's JVM, has ended."""
     code = 1
     try:
         import importlib
 
         os.setsid()  # a Ctrl-C is for the driver
-        # The lock and the connections of the process that started it would be held for as long as the nursery lives.
+        # Otherwise the nursery would hold the lock and the connections of the process that started it for as long as it lives.
         os.closerange(3, listener.fileno())
         os.closerange(listener.fileno() + 1, _DESCRIPTORS)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -160,7 +160,7 @@ def _fork_one(listener: socket.socket, client: socket.socket, module: str) -> No
 
 
 def _live(request: dict[str, object], descriptors: list[int], client: socket.socket, module: str) -> NoReturn:
-    """A source's process, as if Spark had started it."""
+    """Run a source's process, as if Spark had started it."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

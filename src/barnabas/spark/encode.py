@@ -1,7 +1,7 @@
 """Arrow columns into record batches: the rows of Spark's `kafka` sink (key, value, headers, topic, partition), and timestamp.
 
-No Python object per record: buffers are looked at in place, `encode_kernels` does the rest. `Encoder` keeps what has to last
-from one Arrow batch to the next: which partition rows without a key stay on. Owner: one task.
+No Python object per record: `encode_kernels` works on the buffers in place. `Encoder` keeps the state that has to last
+from one Arrow batch to the next: the partition that rows without a key stay on. Owner: one task.
 """
 
 import random
@@ -40,15 +40,16 @@ class Encoder:
     def __init__(
         self, settings: EncoderSettings, partition_count: Callable[[str], int], *, chance: random.Random
     ) -> None:
-        """`partition_count` may ask a broker; it is called once per topic and Arrow batch."""
+        """`partition_count` may ask a broker; the encoder calls it once per topic and Arrow batch."""
         self._settings = settings
         self._partition_count = partition_count
         self._chance = chance
-        #: By topic: the partition that rows without a key stay on (to be taken modulo), and for how many bytes more.
+        #: For each topic the partition that rows without a key stay on (modulo the number of partitions), and the bytes left
+        #: for it.
         self._sticky: dict[str, tuple[int, int]] = {}
 
     def encode(self, batch: pa.RecordBatch, *, now_ms: int) -> list[ReadyBatch]:
-        """The batches that hold the rows, for each partition in the order of the rows."""
+        """Return the batches that hold the rows. Rows of one partition keep their order."""
         rows = batch.num_rows
         if rows == 0:
             return []
@@ -91,7 +92,7 @@ class Encoder:
             )
 
     def _topics(self, batch: pa.RecordBatch, rows: int) -> tuple[list[str], Int32s]:
-        """Names, and for each row the index of its name."""
+        """Return the names of the topics, and for each row the index of its name."""
         if self._settings.topic is not None:
             return [self._settings.topic], np.zeros(rows, dtype=np.int32)
         column = _column(batch, TOPIC)
@@ -103,7 +104,7 @@ class Encoder:
     def _lanes(
         self, names: list[str], topics: Int32s, wanted: Int32s, key: _Bytes, bounds: Int64s
     ) -> tuple[Int64s, list[TopicPartition]]:
-        """Each row's lane, and what the lanes are."""
+        """Return the lane of each row, and the partition of each lane."""
         settings = self._settings
         counts = [self._partition_count(name) for name in names]
         partitions = [TopicPartition(name, index) for name, n in zip(names, counts, strict=True) for index in range(n)]
@@ -150,7 +151,7 @@ class Encoder:
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """By its name, whatever its case, as Spark resolves names."""
+    """Return the column of this name in any case, as Spark resolves names."""
     for index, known in enumerate(batch.schema.names):
         if known.lower() == name:
             return batch.column(index)
@@ -174,12 +175,12 @@ def _bytes_column(column: pa.Array | None, rows: int) -> _Bytes:
 
 
 def _headers(column: pa.Array | None, rows: int) -> tuple[Int64s, _Bytes, _Bytes]:
-    """Where the headers of each row begin, and the keys and values of all."""
+    """Return where the headers of each row begin, and the keys and values of all headers."""
     if column is None:
         return np.zeros(rows + 1, dtype=np.int64), _bytes_column(None, 0), _bytes_column(None, 0)
     offsets = np.asarray(column.offsets).astype(np.int64)
     if column.null_count and np.any(np.diff(offsets)[np.asarray(column.is_null())]):
-        # A null list may cover entries that do not count: only then is the column copied.
+        # A null list may cover entries that belong to no row: only then is the column copied.
         column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
         offsets = np.asarray(column.offsets).astype(np.int64)
     first = int(offsets[0])
@@ -195,7 +196,7 @@ def _partitions(column: pa.Array | None, rows: int) -> Int32s:
         return np.full(rows, kernels.NO_PARTITION, dtype=np.int32)
     filled = column.fill_null(kernels.NO_PARTITION) if column.null_count else column
     wanted = np.asarray(filled, dtype=np.int32).copy()
-    # A negative number of the row's own must not pass for "none".
+    # A row's own negative number must not be taken for NO_PARTITION.
     if column.null_count < rows and wanted.min() < 0:
         valid = np.asarray(column.is_valid())
         wanted[valid & (wanted < 0)] = np.iinfo(np.int32).min

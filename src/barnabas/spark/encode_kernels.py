@@ -20,9 +20,9 @@ HEADER_SIZE = 61
 LANE, START, STOP, COUNT, BASE_TIMESTAMP, MAX_TIMESTAMP = range(6)
 TABLE_WIDTH = 6
 
-#: A row without a partition of its own.
+#: Stands for a row without a partition of its own.
 NO_PARTITION = -1
-#: What a record takes besides key, value and headers, at most: five varints of 5 bytes, a varlong of 10, attributes.
+#: Most bytes of a record besides key, value and headers: five varints of 5 bytes, a varlong of 10, attributes.
 RECORD_OVERHEAD = 36
 HEADER_OVERHEAD = 10
 
@@ -70,9 +70,10 @@ def assign_lanes(
     sticky_bytes: int,
     lanes: Int64s,
 ) -> int:
-    """A lane (a partition of a topic) for each row; the first row whose partition the topic has not, or -1.
+    """Find a lane (a partition of a topic) for each row. Return the first row whose partition the topic does not have, or -1.
 
-    As the Java producer: the row's own partition, else its key's hash, else stay on a partition for a batch's worth of bytes.
+    As in the Java producer: the row's own partition, else its key's hash, else stay on a partition for a batch's worth of
+    bytes.
     """
     for row in range(len(lanes)):
         topic = topics[row]
@@ -102,7 +103,7 @@ def bound_sizes(
     header_value_sizes: Int64s,
     bounds: Int64s,
 ) -> None:
-    """What each record takes at most."""
+    """Compute an upper bound for the bytes of each record."""
     for row in range(len(bounds)):
         size = int64(RECORD_OVERHEAD) + max(key_sizes[row], 0) + max(value_sizes[row], 0)
         for header in range(header_from[row], header_from[row + 1]):
@@ -112,7 +113,7 @@ def bound_sizes(
 
 @kernel
 def order_by_lane(lanes: Int64s, lane_count: int, order: Int64s) -> None:
-    """Rows of a lane together, in the order in which they came."""
+    """Sort the rows by lane, and keep the order within a lane."""
     starts = np.zeros(lane_count + 1, dtype=np.int64)
     for row in range(len(lanes)):
         starts[lanes[row] + 1] += 1
@@ -126,7 +127,7 @@ def order_by_lane(lanes: Int64s, lane_count: int, order: Int64s) -> None:
 
 @kernel
 def room_for(order: Int64s, lanes: Int64s, bounds: Int64s, batch_bytes: int) -> tuple[int, int]:
-    """How many batches `write_batches` makes, and how many bytes they take at most."""
+    """Return the number of batches that `write_batches` makes, and an upper bound for their bytes."""
     batches = total = filled = int64(0)
     lane = int64(-1)
     for at in range(len(order)):
@@ -143,10 +144,10 @@ def room_for(order: Int64s, lanes: Int64s, bounds: Int64s, batch_bytes: int) -> 
 
 @kernel
 def size_of(number: int) -> int:
-    """Of a zig-zag varint."""
+    """Return the bytes of a zig-zag varint."""
     left = (number << 1) ^ (number >> 63)
     size = int64(1)
-    # A logical shift: what is left of a negative number must not fill up with ones.
+    # A logical shift: an arithmetic shift would fill up the rest of a negative number with ones.
     left = (left >> 7) & int64(0x01FFFFFFFFFFFFFF)
     while left != 0:
         left >>= 7
@@ -156,7 +157,7 @@ def size_of(number: int) -> int:
 
 @kernel
 def put(out: ByteArray, at: int, number: int) -> int:
-    """A zig-zag varint; the position after it."""
+    """Write a zig-zag varint; return the position after it."""
     left = (number << 1) ^ (number >> 63)
     rest = (left >> 7) & int64(0x01FFFFFFFFFFFFFF)
     low = left & 0x7F
@@ -201,7 +202,7 @@ def write_batches(
     out: ByteArray,
     table: Int64s,
 ) -> None:
-    """Records after room for a header, batch after batch; `table` says where each is. The same cuts as `room_for`."""
+    """Write records after room for a header, batch after batch; `table` gets the place of each. The same cuts as `room_for`."""
     batch = int64(-1)
     at = filled = delta = base = int64(0)
     lane = int64(-1)

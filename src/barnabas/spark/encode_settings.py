@@ -8,7 +8,7 @@ KEY, VALUE, HEADERS, TOPIC, PARTITION, TIMESTAMP = "key", "value", "headers", "t
 
 
 class EncoderSettings(NamedTuple):
-    #: Every row goes there; None: the `topic` column says where.
+    #: The topic of all rows; None: the column `topic` names it.
     topic: str | None
     #: A batch is closed before it grows past this.
     batch_bytes: int

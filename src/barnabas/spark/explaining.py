@@ -1,4 +1,4 @@
-"""What a batch query would read, in words: Spark's own `explain()` says `BatchScan barnabas (Python)` and no more."""
+"""Describes what a batch query would read: Spark's own `explain()` says `BatchScan barnabas (Python)` and no more."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _PARTITIONS_SHOWN = 20
 
 @dataclass(slots=True)
 class _Reading:
-    """Of one partition."""
+    """The offsets of one partition that the query reads."""
 
     from_offset: int
     until_offset: int
@@ -31,10 +31,10 @@ class _Reading:
 
 
 def explain(options: Mapping[str, str]) -> str:
-    """The offsets, where they come from, and how many tasks read them.
+    """Describe the offsets, where they come from, and how many tasks read them.
 
-    Plans as `spark.read.format("barnabas").options(**options)` does, now, and reads nothing. Filters of the query, which
-    Spark pushes down later, are not in it.
+    Plans as `spark.read.format("barnabas").options(**options)` does, now, and reads no records. Leaves out filters of the
+    query, which Spark pushes down later.
     """
     tasks = BarnabasReader(source_options(options, streaming=False), ()).partitions()
     readings: dict[TopicPartition, _Reading] = {}

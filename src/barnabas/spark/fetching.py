@@ -1,6 +1,6 @@
 """One range of one partition, from the broker to Arrow: the executor's side of the source.
 
-A thread of its own fetches the next bytes while those that have come are decoded and handed to Spark. The queue between
+A second thread fetches the next bytes while the task decodes the last ones and hands them to Spark. The queue between
 them is bounded, so a task holds three fetches at most.
 """
 
@@ -31,30 +31,30 @@ from barnabas.wire.record_kernels import byte_array
 _log: Final = logging.getLogger("barnabas.spark")
 
 _QUEUED_FETCHES: Final = 1
-#: How often a broker must say that there is nothing, with the end past our range, before we believe it.
+#: How often a broker must return nothing, with the end past our range, before we believe that the range has no more records.
 _EMPTY_ANSWERS: Final = 3
-#: Partitions in one request, and bytes in its answer: what one task holds in memory.
+#: Most partitions in one request, and most bytes in its response: what one task holds in memory.
 _TOGETHER: Final = 100
 _TOGETHER_BYTES_MAX: Final = 8 * 1024 * 1024
-#: Rows of several small partitions in one piece; what is larger is not worth a copy.
+#: Most bytes of rows of several small partitions that are put into one Arrow batch. Copying more is not worth it.
 _JOINED_BYTES_MAX: Final = 1024 * 1024
 
 
-#: No batch that a broker takes is larger (`message.max.bytes` is an int32, and a response must hold it).
+#: Brokers accept no larger batch (`message.max.bytes` is an int32, and a response must hold it).
 FETCH_BYTES_MAX: Final = 1 << 30
 
 
 class _Gone(Exception):
-    """Records of the range are not there any more."""
+    """Records of the range are gone."""
 
 
-class _Anew(Exception):
-    """The topic is another one by now: nothing of the range is there."""
+class _Recreated(Exception):
+    """The topic was deleted and created again: no record of the range is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The last thing in the queue: how fetching ended."""
+    """The last item in the queue: how fetching ended."""
 
     error: BaseException | None = None
 
@@ -79,7 +79,8 @@ def read_range(options: SourceOptions, wanted: OffsetRange, columns: Sequence[st
             yield from _decode(decoder, item)
     finally:
         stopped.set()
-        # A put that waits for room ends with it; a fetch that waits for the broker ends with its own time limit.
+        # A put that waits for room ends when the queue is emptied; a fetch that waits for the broker ends with its own time
+        # limit.
         while not arrived.empty():
             arrived.get_nowait()
 
@@ -87,7 +88,7 @@ def read_range(options: SourceOptions, wanted: OffsetRange, columns: Sequence[st
 def read_ranges(
     options: SourceOptions, wanted: Sequence[OffsetRange], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Those of several small ranges, one after the other, with one client for all."""
+    """Yield the rows of several small ranges, one after the other, with one client for all."""
     with BlockingClient(options.client()) as client:
         yield from read_small(client, options, wanted, columns)
 
@@ -95,7 +96,7 @@ def read_ranges(
 def read_small(
     client: BlockingClient, options: SourceOptions, wanted: Sequence[OffsetRange], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The same, with a client that is there: few fetches and few batches, however many ranges they are."""
+    """Do the same with an open client: few fetches and few batches, however many ranges there are."""
     return _joined(_small(client, options, wanted, columns))
 
 
@@ -105,7 +106,7 @@ def _small(
     ahead: dict[TopicPartition, Fetched] = {}
     for index, each in enumerate(wanted):
         if each.partition not in ahead and index + 1 < len(wanted):
-            # Those that are here already stay: this one may have nothing, now or for ever.
+            # Partitions in `ahead` stay there. This one may have been answered without records, and is then fetched by itself.
             missing = [other for other in wanted[index : index + _TOGETHER] if other.partition not in ahead]
             room_bytes = _TOGETHER_BYTES_MAX - sum(len(other.data) for other in ahead.values())
             if room_bytes > 0:
@@ -119,7 +120,8 @@ def _small(
 def _fetch_together(
     client: BlockingClient, options: SourceOptions, wanted: Sequence[OffsetRange], *, max_bytes: int
 ) -> dict[TopicPartition, Fetched]:
-    """The first fetch of each, as many as fit in one answer. What does not come so is fetched for itself, with patience."""
+    """Fetch the first bytes of each partition, as many as fit in one response. The others are fetched one by one, with
+    patience."""
     positions: dict[TopicPartition, int] = {}
     for each in wanted:
         positions.setdefault(each.partition, each.from_offset)
@@ -138,7 +140,7 @@ def _fetch_together(
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In fewer pieces: each costs Spark some time, however small it is."""
+    """Join small batches: each Arrow batch costs Spark some time, however small it is."""
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for each in batches:
@@ -164,13 +166,13 @@ def _decoder(options: SourceOptions, wanted: OffsetRange, columns: Sequence[str]
 
 
 def _decode(decoder: BatchDecoder, fetched: Fetched) -> Iterator[pa.RecordBatch]:
-    # Past what was skipped: its batch comes whole, with records that are deleted already.
+    # The broker sends a batch whole: leave out the records below the position, which were skipped as deleted.
     decoder.position = max(decoder.position, fetched.position)
     yield from decoder.decode(fetched.data, fetched.aborted)
 
 
 def _fetch_ahead(fetcher: "_Fetcher", arrived: "queue.Queue[Fetched | _End]") -> None:
-    """The thread beside a task."""
+    """Run in the thread beside a task: put fetches and their end into `arrived`."""
 
     def put(item: Fetched | _End) -> None:
         while not fetcher.stopped.is_set():
@@ -184,14 +186,14 @@ def _fetch_ahead(fetcher: "_Fetcher", arrived: "queue.Queue[Fetched | _End]") ->
         with BlockingClient(fetcher.options.client()) as client:
             for fetched in fetcher.fetches(client):
                 put(fetched)
-    except BaseException as error:  # carried to the task, which raises it
+    except BaseException as error:  # the task raises it
         put(_End(error))
     else:
         put(_End())
 
 
 class _Fetcher:
-    """Fetches until the range is behind. Owner: one thread; the event is all it shares."""
+    """Fetches up to the end of the range. Owner: one thread; it shares only the event with others."""
 
     def __init__(
         self,
@@ -202,7 +204,7 @@ class _Fetcher:
         *,
         first: Fetched | None = None,
     ) -> None:
-        """`first`: what its first fetch would bring, where somebody has it already."""
+        """`first`: the result of the first fetch, if another call has it already."""
         self.options = options
         self.stopped = stopped
         self._wanted = wanted
@@ -215,8 +217,8 @@ class _Fetcher:
         while self._position < self._wanted.until_offset and not self.stopped.is_set():
             try:
                 fetched = self._next(client)
-            except _Anew as anew:
-                report_data_loss(str(anew), fail=self.options.fail_on_data_loss)
+            except _Recreated as recreated:
+                report_data_loss(str(recreated), fail=self.options.fail_on_data_loss)
                 return
             except _Gone as gone:
                 self._skip(client, str(gone))
@@ -226,7 +228,7 @@ class _Fetcher:
             yield fetched
 
     def _next(self, client: BlockingClient) -> Fetched | None:
-        """Bytes that reach further than before; None where the rest of the range holds nothing."""
+        """Return bytes that reach further than before; None if the rest of the range has no records."""
         deadline_s = self._clock() + self.options.poll_timeout_ms / 1000
         empty = 0
         while not self.stopped.is_set():
@@ -237,7 +239,7 @@ class _Fetcher:
                 return fetched
             if len(fetched.data):
                 if not _is_cut(fetched.data) or self._fetch_bytes >= FETCH_BYTES_MAX:
-                    return fetched  # for the decoder, which says what is wrong with it
+                    return fetched  # the decoder reports what is wrong with it
                 # A batch larger than the request: brokers send the first one whole, but not every proxy does.
                 self._fetch_bytes = min(self._fetch_bytes * 2, FETCH_BYTES_MAX)
                 continue
@@ -247,7 +249,7 @@ class _Fetcher:
             readable = fetched.last_stable_offset if self.options.read_committed else fetched.high_watermark
             empty = empty + 1 if readable >= self._wanted.until_offset else 0
             if empty == _EMPTY_ANSWERS and self._is_on_disk(client):
-                # Compaction has taken the last records of the log, and the newest segment is empty.
+                # Compaction removed the last records of the log, and the newest segment is empty.
                 return None
             if (not empty or empty > _EMPTY_ANSWERS) and self._clock() > deadline_s:
                 raise _Gone(
@@ -258,7 +260,8 @@ class _Fetcher:
         return None
 
     def _is_on_disk(self, client: BlockingClient) -> bool:
-        """Whether the broker reads our position from its own disk. A slow read from tiered storage is answered empty, too."""
+        """Whether the broker reads our position from its own disk. It also sends an empty response while tiered storage is
+        slow."""
         partition = self._wanted.partition
         try:
             return client.list_offsets({partition: EARLIEST_LOCAL})[partition] <= self._position
@@ -273,7 +276,7 @@ class _Fetcher:
             fetched, self._first = self._first, None
             return fetched
         fetched = self._fetch(client)
-        # One that was refused has looked for the leader anew, and may have found another topic of the name.
+        # After an error the client looked for the leader again, and may have found another topic of this name.
         self._require_same_topic(client)
         return fetched
 
@@ -301,40 +304,42 @@ class _Fetcher:
             raise
 
     def _require_same_topic(self, client: BlockingClient) -> None:
-        """The topic that was planned, not another one of its name: offsets of that are other records.
+        """Refuse another topic of the same name: its offsets are other records.
 
-        What the client knows may be older than the plan: the driver's reads keep theirs from one micro-batch to the next.
+        The client's metadata may be older than the plan: the driver keeps its client from one micro-batch to the next.
         """
         if not self._wanted.topic_id:
             return
         partition = self._wanted.partition
-        if partition.topic not in client.image.topics or self._is_anew(client):
-            with suppress(ClientError):  # the fetch itself tries again, and says what is wrong
+        if partition.topic not in client.image.topics or self._is_recreated(client):
+            with suppress(ClientError):  # the fetch itself tries again, and reports the error
                 client.refresh([partition.topic])
-            if self._is_anew(client):
-                raise _Anew(f"Cannot fetch offset {self._position} of {partition}: the topic was deleted and made anew")
+            if self._is_recreated(client):
+                raise _Recreated(
+                    f"Cannot fetch offset {self._position} of {partition}: the topic was deleted and created again"
+                )
 
-    def _is_anew(self, client: BlockingClient) -> bool:
+    def _is_recreated(self, client: BlockingClient) -> bool:
         found = client.image.topics.get(self._wanted.partition.topic)
         return found is not None and any(found.topic_id) and found.topic_id != self._wanted.topic_id
 
     def _skip(self, client: BlockingClient, what: str) -> None:
-        """Go on where the log begins now; past the range if that is where it begins, or if it is gone."""
+        """Skip to the first offset of the log; to the end of the range if the log begins after it, or if the topic is gone."""
         report_data_loss(what, fail=self.options.fail_on_data_loss)
         first = self._first_available(client)
         until = self._wanted.until_offset
         target = until if first is None or not self._position < first < until else first
-        _log.warning("Skipping %s from offset %d to %d", self._wanted.partition, self._position, target)
+        _log.warning("%s: skipping offsets %d to %d", self._wanted.partition, self._position, target)
         self._position = target
 
     def _first_available(self, client: BlockingClient) -> int | None:
         try:
             return client.list_offsets({self._wanted.partition: EARLIEST})[self._wanted.partition]
         except ClientError as error:
-            _log.warning("%s has no first offset: %s", self._wanted.partition, error)
+            _log.warning("%s: cannot read its first offset: %s", self._wanted.partition, error)
             return None
 
 
 def _is_cut(data: bytes | memoryview) -> bool:
-    """Whether more bytes could make a batch of it: its format is v2, or not yet to be seen."""
+    """Whether more bytes could complete the batch: its format is v2, or the bytes end before the format."""
     return len(data) <= MAGIC_AT or data[MAGIC_AT] == MAGIC_V2

@@ -1,7 +1,7 @@
 """Loops over record bytes, compiled: records into Arrow's buffers, no object per record.
 
-Every read is preceded by a check against the end of what is there, and every length against what is left: numba checks no
-bounds itself, and the bytes come from a network or a disk. What is wrong is told by a code and a place; `columns` words it.
+Every read is preceded by a check against the end of the data, and every length against the remaining bytes: numba checks no
+bounds itself, and the bytes come from a network or a disk. An error is a code and a place; `columns` makes a message of them.
 Arrays of bytes are always read-only ones: numba compiles once per combination of types.
 """
 
@@ -15,11 +15,11 @@ from barnabas.wire.record_kernels import ByteArray, Int64s, read_int, read_varin
 
 Int32s: TypeAlias = NDArray[np.int32]
 
-#: Columns of the table of bodies: where the decompressed records of a batch lie, and what its header says of them.
+#: Columns of the table of bodies: where the decompressed records of a batch lie, and the fields of its header.
 #: INFLATED is 1 where the bytes are in the second array. APPEND_TIME is 1 where MAX_TIMESTAMP is every record's.
 INFLATED, START, STOP, BODY_BASE, BODY_LAST, BODY_TIMESTAMP, APPEND_TIME, BODY_COUNT = range(8)
 
-#: What `read_records` and `read_headers` met.
+#: Codes of what `read_records` and `read_headers` found.
 (
     FINE,
     BAD_VARINT,
@@ -45,7 +45,7 @@ _MICROS_MAX_MS = 9_223_372_036_854_775
 
 @kernel
 def next_offset(data: ByteArray) -> int:
-    """The offset after the last whole batch; -1 where there is none. A look at each header's length, no more."""
+    """Return the offset after the last whole batch; -1 if there is none. Looks only at each header's length."""
     pos = int64(0)
     end = data.shape[0]
     found = int64(-1)
@@ -61,7 +61,8 @@ def next_offset(data: ByteArray) -> int:
 
 @kernel
 def _micros(milliseconds: int) -> int:
-    """Spark counts microseconds. What does not fit stops at the end of time instead of wrapping round."""
+    """Convert to microseconds, Spark's unit. A time that does not fit becomes the first or last possible one, and does not wrap
+    round."""
     if milliseconds > _MICROS_MAX_MS:
         return int64(_MICROS_MAX_MS) * 1000
     if milliseconds < -_MICROS_MAX_MS:
@@ -71,7 +72,7 @@ def _micros(milliseconds: int) -> int:
 
 @kernel
 def _skip_headers(data: ByteArray, pos: int, stop: int, totals: Int64s) -> tuple[int, int, int]:
-    """(next position, headers, code), having counted their bytes into `totals`."""
+    """Skip the headers and add their bytes to `totals`; return (next position, headers, code)."""
     count, pos = read_varint(data, pos, stop)
     if pos < 0:
         return pos, int64(0), BAD_VARINT
@@ -112,11 +113,12 @@ def read_records(
     header_places: Int64s,
     result: Int64s,
 ) -> None:
-    """Records of `bodies` with an offset in [from_offset, to_offset) into the columns, one after the other.
+    """Read the records of `bodies` with an offset in [from_offset, to_offset) into the columns, one after the other.
 
     A column that is not wanted is an array without room: offsets, timestamps, key_ends, value_ends and header_counts of
     length 0. `*_ends` have a leading 0; `*_valid` come with every bit set. `header_places` gets the body (high 24 bits)
-    and position (low 40) of each record's headers. The room for rows is the sum of the counts, for bytes that of the bodies.
+    and position (low 40) of each record's headers. There is room for as many rows as the counts sum to, and for the bytes of
+    all bodies.
     """
     want_offset = offsets.shape[0] > 0
     want_timestamp = timestamps.shape[0] > 0
@@ -240,9 +242,9 @@ def read_headers(
     value_valid: ByteArray,
     value_bytes: ByteArray,
 ) -> int:
-    """The headers that `read_records` has found and checked, into the buffers of a list of structs.
+    """Write the headers that `read_records` has found and checked into the buffers of a list of structs.
 
-    A record without headers has none, not an empty list: so Spark's own source has it. Returns the null values met.
+    A record without headers has null, not an empty list, as in Spark's own source. Return the number of null values.
     """
     nulls = 0
     header = 0

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, asked of the cluster: the driver's side of the source. Owner: one thread."""
+"""Asks the cluster where partitions begin and end: the driver's side of the source. Owner: one thread."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ _log: Final = logging.getLogger("barnabas.spark")
 
 
 class OffsetLookup:
-    """Partitions and offsets as a query's options name them. `fetchOffset.numRetries` holds for each question."""
+    """Partitions and offsets as a query's options name them. `fetchOffset.numRetries` applies to each request."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class OffsetLookup:
     # -- partitions -----------------------------------------------------------------------------------------------------
 
     def partitions(self, *, required: bool, known: Collection[TopicPartition] = ()) -> list[TopicPartition]:
-        """What the options subscribe to, as it is now. `required`: a named topic that is not there is an error.
+        """Return the partitions that the options subscribe to now. `required`: raise if a named topic does not exist.
 
-        A `known` one that is not there may be an answer from a broker that has just started, or has not heard of partitions
-        that were added: asked again.
+        If one of `known` is missing, a broker may have answered that has just started, or does not know of partitions that were
+        added yet: ask again.
         """
         found = self._partitions(required=required)
         for _ in range(self._options.fetch_offset_retries):
@@ -65,10 +65,10 @@ class OffsetLookup:
         strategy = self._options.strategy
         if isinstance(strategy, Assign):
             topics = sorted({partition.topic for partition in strategy.partitions})
-            there = set(self._of_topics(topics, required=required))
-            if required and (missing := [str(p) for p in strategy.partitions if p not in there]):
+            existing = set(self._of_topics(topics, required=required))
+            if required and (missing := [str(p) for p in strategy.partitions if p not in existing]):
                 raise ConfigError(f"option 'assign' names {', '.join(missing)}, which the cluster does not have")
-            return [partition for partition in strategy.partitions if partition in there]
+            return [partition for partition in strategy.partitions if partition in existing]
         if isinstance(strategy, Subscribe):
             return self._of_topics(list(strategy.topics), required=required)
         image = self._asking("metadata of all topics", lambda: self.client.refresh(None))
@@ -90,7 +90,7 @@ class OffsetLookup:
         return found
 
     def topic_ids(self) -> dict[str, bytes]:
-        """Of the topics that `partitions` found last; of none where the cluster gives no ids."""
+        """Return the ids of the topics that `partitions` found last; no ids if the cluster has none."""
         found = {} if self._client is None else self._client.image.topics
         return {name: info.topic_id for name, info in found.items() if any(info.topic_id)}
 
@@ -100,7 +100,7 @@ class OffsetLookup:
         return self._list(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Collection[TopicPartition], known: Offsets | None = None) -> dict[TopicPartition, int]:
-        """The ends. One below what is `known` may be an answer from a leader that has just come: asked again."""
+        """Return the ends. If an end is below `known`, a leader that was just elected may have answered: ask again."""
         found = self._list(dict.fromkeys(partitions, LATEST))
         for _ in range(self._options.fetch_offset_retries):
             if known is None or all(found[p] >= known[p] for p in found if p in known):
@@ -110,23 +110,24 @@ class OffsetLookup:
         return found
 
     def at_time(self, wanted: Offsets) -> dict[TopicPartition, int]:
-        """The first offset whose record is not older; -1 where there is none."""
+        """Return the first offset whose record is not older; -1 if there is none."""
         return self._list(wanted)
 
     def resolve_as_of(self, limit: Limit, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the log ended then. Whether transactions are still open below it does not matter: the same at any time."""
+        """Return where the log ended at that time. Open transactions below it do not matter: the result is the same at any
+        time."""
         if isinstance(limit, Specific):
             check_covers(limit.offsets, partitions, option="asOf")
             return dict(limit.offsets)
         assert isinstance(limit, AtTimestamp) and isinstance(limit.timestamps, int)
         if limit.timestamps > self._now_ms():
-            raise ConfigError("asOf is in the future: what will have been there then is not known")
+            raise ConfigError("asOf is in the future: use a time that has passed")
         found = self._list(dict.fromkeys(partitions, limit.timestamps), READ_UNCOMMITTED)
         without = [partition for partition, offset in found.items() if offset < 0]
         return found | self._list(dict.fromkeys(without, LATEST), READ_UNCOMMITTED)
 
     def resolve(self, limit: Limit, partitions: list[TopicPartition], *, option: str) -> dict[TopicPartition, int]:
-        """`startingOffsets` or `endingOffsets` and their kin, as offsets."""
+        """Return `startingOffsets`, `endingOffsets` or their timestamps as offsets."""
         if isinstance(limit, Everywhere):
             return self._list(dict.fromkeys(partitions, limit.at))
         if isinstance(limit, Specific):
@@ -143,8 +144,8 @@ class OffsetLookup:
         else:
             check_covers(limit.timestamps, partitions, option=f"{option}ByTimestamp")
             wanted = dict(limit.timestamps)
-        # -1 means latest and -2 earliest, as in the official connector, which hands them to the broker. Other times below zero
-        # have other meanings in the protocol; as a time, every record is younger than they are.
+        # -1 means latest and -2 earliest, as in the official connector, which sends them to the broker. Other negative times
+        # have other meanings in the protocol. Taken as times they are before every record.
         found = self._list(
             {partition: at if at in (EARLIEST, LATEST) else max(0, at) for partition, at in wanted.items()}
         )
@@ -158,7 +159,7 @@ class OffsetLookup:
         return found | self._list(dict.fromkeys(without, LATEST))
 
     def checked(self, offsets: Offsets, *, option: str) -> dict[TopicPartition, int]:
-        """Specific offsets that the log has; what is outside is data loss, or moved to the nearest end."""
+        """Check specific offsets against the log. An offset outside is data loss, or is moved to the nearest end."""
         first, last = self.earliest(list(offsets)), self.latest(list(offsets))
         for partition, offset in offsets.items():
             if not first[partition] <= offset <= last[partition]:
@@ -177,7 +178,7 @@ class OffsetLookup:
         return self._asking("offsets", lambda: self.client.list_offsets(wanted, isolation_level=level))
 
     def _asking(self, what: str, ask: Callable[[], T]) -> T:
-        """The client itself tries again for `default.api.timeout.ms`; past that, with fresh connections."""
+        """Ask, and repeat it with fresh connections if the client gives up: it tries for `default.api.timeout.ms` itself."""
         for attempt in range(self._options.fetch_offset_retries + 1):
             try:
                 return self.client.retrying(what, ask)

@@ -16,7 +16,7 @@ from barnabas.base.ids import TopicPartition
 T = TypeVar("T")
 
 Offsets: TypeAlias = Mapping[TopicPartition, int]
-#: As Spark keeps it.
+#: The form in which Spark stores offsets.
 OffsetJson: TypeAlias = dict[str, dict[str, int]]
 
 _log: Final = logging.getLogger("barnabas.spark")
@@ -27,7 +27,7 @@ _WHY: Final = (
 )
 _HOW: Final = (
     "If you don't want your query to fail on such cases, set the source option 'failOnDataLoss' to 'false': "
-    "it then goes on with what is there and logs a warning."
+    "it then goes on with the remaining records and logs a warning."
 )
 
 
@@ -36,7 +36,7 @@ class DataLoss(BarnabasError):
 
 
 def report_data_loss(what: str, *, fail: bool) -> None:
-    """`failOnDataLoss`: end the query, or say so in the log and go on."""
+    """Apply `failOnDataLoss`: end the query, or log a warning and go on."""
     if fail:
         raise DataLoss(f"{what}. {_WHY} {_HOW}")
     _log.warning("%s. %s", what, _WHY)
@@ -49,7 +49,7 @@ class OffsetRange:
     partition: TopicPartition
     from_offset: int
     until_offset: int
-    #: Of the topic that was planned; empty where the cluster has no such ids.
+    #: Id of the topic that was planned; empty if the cluster has no topic ids.
     topic_id: bytes = b""
 
     @property
@@ -76,7 +76,7 @@ def from_json(value: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, in
 
 
 def plan_ranges(start: Offsets, end: Offsets, *, new_from: Offsets, fail_on_data_loss: bool) -> list[OffsetRange]:
-    """What a micro-batch reads. `new_from` are the first offsets of the partitions that are in `end` alone."""
+    """Return the ranges of a micro-batch. `new_from`: the first offsets of the partitions that only `end` has."""
 
     def lost(what: str) -> None:
         report_data_loss(what, fail=fail_on_data_loss)
@@ -105,7 +105,7 @@ def plan_ranges(start: Offsets, end: Offsets, *, new_from: Offsets, fail_on_data
 def split_ranges(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Ranges for tasks: none larger than `max_records`, and at least `min_partitions`, the larger split first.
+    """Split ranges for tasks: none larger than `max_records`, and at least `min_partitions`, the larger split first.
 
     A task reads one range, so that without either option each topic partition is one task, in order.
     """
@@ -114,7 +114,7 @@ def split_ranges(
         found = [piece for each in found for piece in _pieces(each, -(-each.size // max_records))]
     if min_partitions is None or len(found) >= min_partitions or not found:
         return found
-    # Each gets its share of the tasks by size; what rounding leaves over goes where the pieces are largest.
+    # Each range gets its share of the tasks by size; tasks that rounding leaves over go where the pieces are largest.
     total = sum(each.size for each in found)
     shares = [min(each.size, max(1, min_partitions * each.size // total)) for each in found]
     while sum(shares) < min(min_partitions, total):
@@ -130,21 +130,22 @@ def _pieces(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
             yield replace(whole, from_offset=begin, until_offset=end)
 
 
-#: So many tasks keep the cores of most clusters busy; where partitions are more, small ones share a task.
+#: So many tasks keep the cores of most clusters busy. If there are more partitions, small ones share a task.
 TASKS_BEFORE_SHARING: Final = 64
-#: A task with so many records is worth what a task costs, which is about 50,000 of them.
+#: A task with so many records is worth its cost, which is that of about 50,000 records.
 SHARED_RECORDS_MIN: Final = 200_000
 SHARED_RECORDS_MAX: Final = 1_000_000
-#: Of a micro-batch: a task takes fifty milliseconds beside its records, and the next micro-batch waits for all of them. No more
-#: than this, so that a query that does slow work on each record has more tasks as soon as it falls behind.
+#: Most records of a shared task in a micro-batch: a task costs fifty milliseconds beside its records, and the next micro-batch
+#: waits for all tasks. A larger limit would leave a query that does slow work on each record with too few tasks when it falls
+#: behind.
 STREAM_TASK_RECORDS: Final = 10_000
-#: What a partition costs beside its records, as if it had so many more.
+#: Cost of a partition beside its records, in records.
 PARTITION_RECORDS: Final = 500
 
 
 def in_tasks(ranges: Sequence[OffsetRange], *, may_wait: bool = False) -> list[tuple[OffsetRange, ...]]:
-    """What each task reads: a range, or several small ones where there are very many, or where they `may_wait` for each other,
-    as in a micro-batch. In order, and none is divided."""
+    """Divide ranges among tasks: one range each, or several small ones if there are very many, or if the ranges `may_wait` for
+    each other, as in a micro-batch. Keeps the order, and divides no range."""
     total = sum(_cost(each) for each in ranges)
     if len(ranges) > TASKS_BEFORE_SHARING:
         enough = min(SHARED_RECORDS_MAX, max(SHARED_RECORDS_MIN, total // TASKS_BEFORE_SHARING))
@@ -156,7 +157,7 @@ def in_tasks(ranges: Sequence[OffsetRange], *, may_wait: bool = False) -> list[t
 
 
 def packed(items: Iterable[T], cost: Callable[[T], int], most: int) -> list[tuple[T, ...]]:
-    """In order, as many together as cost `most`; one that costs more is alone."""
+    """Group items in order up to the cost `most`; an item that costs more is alone."""
     found: list[tuple[T, ...]] = []
     shared: list[T] = []
     total = 0
@@ -174,7 +175,7 @@ def _cost(of: OffsetRange) -> int:
 
 
 def rate_limited(start: Offsets, latest: Offsets, *, new_from: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """How far `maxOffsetsPerTrigger` lets a trigger go: partitions get their share by what waits in each."""
+    """Limit a trigger to `maxOffsetsPerTrigger` records: each partition gets a share by the records that wait in it."""
     begins = {partition: start.get(partition, new_from.get(partition, 0)) for partition in latest}
     waiting = {partition: max(0, latest[partition] - begins[partition]) for partition in latest}
     total = sum(waiting.values())
@@ -183,17 +184,18 @@ def rate_limited(start: Offsets, latest: Offsets, *, new_from: Offsets, limit: i
     end = {}
     for partition, behind in waiting.items():
         if not behind:
-            # Also where a topic was made anew and is shorter now: planning sees that and reports it.
+            # The end is also before the start if the topic was created again and is shorter: planning sees that and reports it.
             end[partition] = latest[partition]
             continue
-        # Never nothing: a small partition would wait for ever beside a large one.
+        # At least one record: a small partition would wait for ever beside a large one.
         share = max(1, limit * behind // total)
         end[partition] = min(latest[partition], begins[partition] + share)
     return end
 
 
 class TriggerDelay:
-    """`minOffsetsPerTrigger` with `maxTriggerDelay`: whether to wait for more. Time is passed in."""
+    """Decides by `minOffsetsPerTrigger` and `maxTriggerDelay` whether a trigger waits for more records. Callers pass the
+    time."""
 
     def __init__(self, *, min_offsets: int, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets

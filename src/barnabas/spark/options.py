@@ -1,7 +1,7 @@
 """The options of format `barnabas` as a source: names, defaults, rules and refusals of Spark's own `kafka` source.
 
-Spark hands names over in lower case. What nobody knows is refused with the nearest known name: a misspelt
-`startingOffset` would otherwise read from the wrong place in silence.
+Spark passes names in lower case. A name that is not known is refused with the nearest known name: a misspelt
+`startingOffset` would otherwise read from the wrong place without an error.
 """
 
 import json
@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from enum import Enum
 from typing import Final, TypeAlias
 
 from barnabas.base.errors import ConfigError
 from barnabas.base.ids import TopicPartition
+from barnabas.base.names import nearest
 from barnabas.base.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.fetching import ConsumerConfig
@@ -56,7 +56,7 @@ STORE_PREFIX: Final = "store."
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOf")
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
-#: Consumer settings that would mean something else here than in a consumer, and what to do instead.
+#: Consumer settings that would mean something else here than in a consumer, and what to use instead.
 FORBIDDEN_KAFKA: Final = {
     "auto.offset.reset": "set the source option 'startingOffsets' to 'earliest' or 'latest' to say where to start",
     "key.deserializer": "keys are byte arrays; use DataFrame operations to deserialize them",
@@ -64,16 +64,16 @@ FORBIDDEN_KAFKA: Final = {
     "enable.auto.commit": "the offsets read are kept in the query's checkpoint, and in the group that 'kafka.group.id' names",
     "interceptor.classes": "there is no Java class to call here",
 }
-#: What pyspark itself may add.
+#: Options that pyspark itself may add.
 _IGNORED: Final = ("path", "checkpointlocation", "queryname")
 
 DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
-#: What a task of a batch query reads at most, where no option says how to divide: half a second's work, so that one large
+#: Most records of a task of a batch query if no option says how to divide: half a second's work, so that one large
 #: topic partition keeps every core busy and a small one is not cut up. By size alone: Spark plans the reads of a Python source
-#: in a process that knows nothing of the cluster's cores. Streams are not divided: their sinks may depend on the order.
+#: in a process that does not know the cluster's cores. Streams are not divided: their sinks may depend on the order.
 DEFAULT_TASK_RECORDS: Final = 1_000_000
-#: A micro-batch of no more is read on the driver. Half a second's records at 10,000 a second; one task does with them what is
-#: to be done, and a stream that falls behind by that has larger ones soon, and more tasks.
+#: Most records of a micro-batch that the driver reads. Half a second's records at 10,000 a second, which one task also
+#: processes; a stream that falls behind has larger micro-batches soon, and more tasks.
 DEFAULT_DRIVER_RECORDS: Final = 5000
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 _TIMESTAMPS_EXAMPLE: Final = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
@@ -81,20 +81,20 @@ _ASSIGN_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[2,4]}'
 
 
 class NoMatch(Enum):
-    """`startingOffsetsByTimestampStrategy`: what to do where no record is that young."""
+    """`startingOffsetsByTimestampStrategy`: what to do if every record is older."""
 
     ERROR = "error"
     LATEST = "latest"
 
 
 class TierReads(Enum):
-    """`tierReads`: whether what is in object storage is read from there."""
+    """`tierReads`: whether the executors read tiered records straight from object storage."""
 
-    #: Where the store can be read; else through the brokers.
+    #: From the store if it can be read, else through the brokers.
     AUTO = "auto"
-    #: The query fails where the store cannot be read.
+    #: The query fails if the store cannot be read.
     DIRECT = "direct"
-    #: The brokers fetch it for us.
+    #: Always through the brokers.
     NEVER = "never"
 
 
@@ -116,7 +116,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """Java's `matches`: the whole name."""
+    """A pattern for topic names. It must match the whole name, like Java's `matches`."""
 
     pattern: str
 
@@ -129,7 +129,7 @@ Strategy: TypeAlias = Assign | Subscribe | SubscribePattern
 
 @dataclass(frozen=True, slots=True)
 class Everywhere:
-    """`earliest` or `latest` in every partition: ListOffsets' EARLIEST or LATEST."""
+    """`earliest` or `latest` in every partition: EARLIEST or LATEST of ListOffsets."""
 
     at: int
 
@@ -154,9 +154,9 @@ Limit: TypeAlias = Everywhere | Specific | AtTimestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Checked. Travels to the executors as it is."""
+    """The checked options. Travels to the executors as it is."""
 
-    #: `kafka.*` without its prefix.
+    #: The options `kafka.*` without this prefix.
     kafka: Mapping[str, str]
     strategy: Strategy
     starting: Limit
@@ -174,21 +174,21 @@ class SourceOptions:
     poll_timeout_ms: int = 120_000
     filter_pushdown: bool = False
     tier_reads: TierReads = TierReads.AUTO
-    #: None: as the brokers say.
+    #: None: the brokers name the URL.
     tier_url: str | None = None
     store: Mapping[str, str] = field(default_factory=dict)
-    #: The end is what it is, also where transactions are still open below it: they are waited for.
+    #: For `asOf`: the end is fixed even if transactions below it are open. The query waits for them.
     is_as_of: bool = False
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
 
     @property
     def records_per_task(self) -> int | None:
-        """How a batch query divides what it reads; None: not by number."""
+        """Return the most records of a task of a batch query; None if they are not limited by number."""
         return self.max_records_per_partition if self.is_divided else DEFAULT_TASK_RECORDS
 
     @property
     def is_divided(self) -> bool:
-        """An option says how to divide the work."""
+        """Whether an option says how to divide the work."""
         return self.min_partitions is not None or self.max_records_per_partition is not None
 
     @property
@@ -200,7 +200,7 @@ class SourceOptions:
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """What `options` say, or `ConfigError`."""
+    """Parse and check `options`. Raises `ConfigError`."""
     given = {name.lower(): value for name, value in options.items()}
     kafka = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
     check_names(given, OPTIONS, what="source", prefixes=("kafka.", STORE_PREFIX))
@@ -210,7 +210,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     consumer = consumer_config(
         {"max.partition.fetch.bytes": str(DEFAULT_FETCH_BYTES), **_without(kafka, "auto.offset.reset")}
     )
-    made = SourceOptions(
+    parsed = SourceOptions(
         kafka=kafka,
         strategy=_strategy(given),
         starting=_limit(given, "starting", default=LATEST if streaming else EARLIEST),
@@ -233,27 +233,27 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         filter_pushdown=read.flag("filterPushdown", default=False),
         consumer=consumer,
     )
-    _check_limits(made, streaming=streaming)
-    made.client()
-    return made
+    _check_limits(parsed, streaming=streaming)
+    parsed.client()
+    return parsed
 
 
 def wants_headers(options: Mapping[str, str]) -> bool:
-    """`includeHeaders` alone: the schema depends on nothing else."""
+    """Return the option `includeHeaders` without checking the others: the schema depends on nothing else."""
     return _Reader({name.lower(): value for name, value in options.items()}).flag("includeHeaders", default=False)
 
 
 def check_names(
     given: Iterable[str], known: tuple[str, ...], *, what: str, prefixes: tuple[str, ...] = ("kafka.",)
 ) -> None:
-    """Refuse names that are neither known nor begin like somebody else's settings; in any case, as Spark takes them."""
+    """Refuse names that are not known and have none of the prefixes. Names may have any case, as in Spark."""
     names = {name.lower(): name for name in known}
     for name in map(str.lower, given):
         if name.startswith((*prefixes, "__")) or name in names or name in _IGNORED:
             continue
-        near = get_close_matches(name, names, n=1)
+        near = nearest(name, names)
         listed = ", ".join([*(f"{prefix}*" for prefix in prefixes), *known])
-        hint = f"; did you mean '{names[near[0]]}'?" if near else f"; the options are {listed}"
+        hint = f"; did you mean '{names[near]}'?" if near else f"; the options are {listed}"
         raise ConfigError(f"Option '{name}' is not supported by the {what}{hint}")
 
 
@@ -323,11 +323,12 @@ def _strategy(given: Mapping[str, str]) -> Strategy:
 
 
 def _limit(given: Mapping[str, str], side: str, *, default: int) -> Limit:
-    """A global timestamp wins over timestamps per partition, and those over offsets, as in Spark's own source."""
+    """Parse a limit. A global timestamp wins over timestamps per partition, and those over offsets, as in Spark's own
+    source."""
     strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
-        raise ConfigError(f"startingOffsetsByTimestampStrategy is '{strategy}': neither 'error' nor 'latest'")
-    # An ending time that no record reaches is the end, whatever the strategy.
+        raise ConfigError(f"startingOffsetsByTimestampStrategy is '{strategy}': use 'error' or 'latest'")
+    # If every record is older than the ending time, the end is the end of the log, whatever the strategy.
     no_match = NoMatch(strategy) if side == "starting" else NoMatch.LATEST
     if (text := given.get(f"{side}timestamp")) is not None:
         try:
@@ -346,7 +347,7 @@ def _limit(given: Mapping[str, str], side: str, *, default: int) -> Limit:
 
 
 def _as_of(given: Mapping[str, str]) -> Limit | None:
-    """The log as it was at a time, or at offsets: what was there then, whatever has come since."""
+    """Parse `asOf`: the log as it was at a time, or at offsets, whatever was written since."""
     text = given.get("asof", "").strip()
     if not text:
         return None
@@ -367,11 +368,11 @@ def _time_ms(text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"asOf is '{text}': neither a time such as 2026-11-01T00:00Z, nor milliseconds since 1970, nor offsets, e.g. "
+            f"asOf is '{text}': use a time such as 2026-11-01T00:00Z, milliseconds since 1970, or offsets, e.g. "
             f"{_OFFSETS_EXAMPLE}"
         ) from None
     if at.tzinfo is None:
-        raise ConfigError(f"asOf is '{text}', in no time zone: write {text}Z for UTC")
+        raise ConfigError(f"asOf is '{text}', without a time zone: write {text}Z for UTC")
     return int(at.timestamp() * 1000)
 
 
@@ -380,7 +381,7 @@ def _tier_reads(given: Mapping[str, str]) -> TierReads:
     try:
         return TierReads(text)
     except ValueError:
-        raise ConfigError(f"tierReads is '{text}': neither auto, nor direct, nor never") from None
+        raise ConfigError(f"tierReads is '{text}': use auto, direct or never") from None
 
 
 def store_settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -391,7 +392,7 @@ def store_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_offsets(text: str, option: str = "offsets", example: str = _OFFSETS_EXAMPLE) -> dict[TopicPartition, int]:
-    """`{"topic":{"0":23}}`: how options, checkpoints and progress reports write offsets."""
+    """Parse `{"topic":{"0":23}}`, the form of offsets in options, checkpoints and progress reports."""
     found: dict[TopicPartition, int] = {}
     topics = _json_object(text, option, example)
     for topic, partitions in topics.items():
@@ -447,7 +448,7 @@ class _Reader:
         if text is None:
             return default
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name} is '{text}': neither true nor false")
+            raise ConfigError(f"{name} is '{text}': use true or false")
         return text.lower() == "true"
 
     def positive(self, name: str) -> int | None:

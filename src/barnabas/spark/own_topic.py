@@ -1,4 +1,4 @@
-"""Topics of our own in the cluster: compacted, replicated as well as the cluster can, made by whoever needs them first."""
+"""Topics of our own in the cluster: compacted, as replicated as the cluster allows, created when a program first needs them."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,12 +9,12 @@ from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import BrokerRefused, check
 from barnabas.client.image import TopicInfo
 
-#: Where there are as many brokers.
+#: Replicas of such a topic; fewer if the cluster has fewer brokers.
 _REPLICAS: Final = 3
 
 
 def find_topic(client: BlockingClient, topic: str) -> TopicInfo | None:
-    """None: there is no such topic."""
+    """Return the topic; None if it does not exist."""
 
     def once() -> TopicInfo | None:
         info = client.refresh([topic]).topics.get(topic)
@@ -27,7 +27,7 @@ def find_topic(client: BlockingClient, topic: str) -> TopicInfo | None:
 
 
 def make_topic(client: BlockingClient, topic: str, configs: Mapping[str, str] | None = None) -> None:
-    """With one partition, unless it is there; then it has a leader."""
+    """Create the topic with one partition unless it exists, and wait until it has a leader."""
     if find_topic(client, topic) is not None:
         return
     replicas = min(_REPLICAS, len(client.image.brokers))

@@ -1,12 +1,12 @@
 """A streaming query's progress as offsets of a consumer group, so that its lag shows in every Kafka tool.
 
-Nobody reads these offsets back: where a query goes on is in its checkpoint. So a commit that fails is logged and made up for
-by the next one; it never ends the query. The group is `kafka.group.id`, or with `groupIdPrefix` the prefix and what is
-subscribed to, the same after a restart.
+No query reads these offsets: it goes on from its checkpoint. So a commit that fails is logged, and the next one makes up
+for it; it never ends the query. The group is `kafka.group.id`, or with `groupIdPrefix` the prefix and a digest of the
+subscription, the same after a restart.
 
-Spark tells a source of a batch's end only when the next one begins. `latestOffset` therefore commits what it is asked to go on
-from, and `ProgressListener` (on the driver, beside the query) commits the end of each batch as soon as it is reported: needed
-where nothing follows the last batch, as with `Trigger.Once`.
+Spark informs a source of a batch's end only when the next batch begins. `latestOffset` therefore commits the offset that it is
+asked to go on from, and `ProgressListener` (on the driver, beside the query) commits the end of each batch as soon as Spark
+reports it: needed if no batch follows the last one, as with `Trigger.Once`.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _OUR_SOURCE: Final = "PythonMicroBatchStream"
 
 
 def progress_group(options: SourceOptions) -> str | None:
-    """The group that progress goes to; None where the options name none."""
+    """Return the group for the query's progress; None if the options name none."""
     if group := options.kafka.get("group.id"):
         return group
     if options.group_id_prefix is None:
@@ -57,7 +57,7 @@ def _fingerprint(strategy: Strategy) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-#: A query never waits longer for its progress to be committed, and after a failure lets some time pass before the next attempt.
+#: Longest time that a query waits for a commit of its progress. After a failure it pauses before the next attempt.
 _PATIENCE_MS: Final = 2_000
 _PAUSE_S: Final = 30.0
 
@@ -76,7 +76,7 @@ class GroupProgress:
         self._client.close()
 
     def commit(self, offsets: Offsets) -> None:
-        """What has changed since the last time. Failures are logged."""
+        """Commit the offsets that have changed since the last commit. Failures are logged."""
         changed = {
             partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
         }
@@ -88,14 +88,17 @@ class GroupProgress:
             for partition, code in outcome.items():
                 check(code, str(partition))
         except ClientError as error:
-            _log.warning("progress was not committed to group %s: %s", self._group, error)
+            _log.warning(
+                "[group %s] cannot commit the query's progress; the next commit repeats it: %s", self._group, error
+            )
             self._not_before_s = self._clock() + _PAUSE_S
             return
         self._committed |= changed
 
 
 class ProgressListener(StreamingQueryListener):
-    """`spark.streams.addListener(ProgressListener(options))` with the options of the source that it speaks for."""
+    """Use as `spark.streams.addListener(ProgressListener(options))`, with the options of the source whose progress it
+    commits."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__()
@@ -108,7 +111,7 @@ class ProgressListener(StreamingQueryListener):
         self._ended = threading.Event()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing has been read yet."""
+        """Do nothing: no record has been read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         for source in event.progress.sources:
@@ -117,18 +120,19 @@ class ProgressListener(StreamingQueryListener):
                 self._progress.commit({p: offset for p, offset in offsets.items() if self._subscribes(p)})
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing has been read since the last report."""
+        """Do nothing: no record has been read since the last report."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         self._progress.close()
         self._ended.set()
 
     def wait_for_end(self, timeout_s: float) -> bool:
-        """Until a query has ended and its progress is committed: Spark tells listeners a moment later than it tells others."""
+        """Wait until a query has ended and its progress is committed: Spark informs listeners a moment later than other
+        callers."""
         return self._ended.wait(timeout_s)
 
     def _subscribes(self, partition: TopicPartition) -> bool:
-        """A session may run other queries, on other topics or clusters."""
+        """Whether the options subscribe to the partition: a session may run other queries, on other topics or clusters."""
         strategy = self._options.strategy
         if isinstance(strategy, Assign):
             return partition in strategy.partitions

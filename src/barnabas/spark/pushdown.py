@@ -1,8 +1,8 @@
-"""Filters on partition, offset and timestamp as bounds of what is fetched. Pure.
+"""Filters on partition, offset and timestamp, made into bounds for fetching. Pure.
 
-A filter on `topic`, `partition` or `offset` is met exactly, and Spark need not check it again. `timestamp >= t` gives where
-to begin: the broker finds the first record that is not older, and all before it are. Later records may still be older
-(producers set the time), so Spark checks that one again, and `timestamp < t` gives no end at all.
+The bounds meet a filter on `topic`, `partition` or `offset` exactly, and Spark need not check it again. `timestamp >= t` gives
+the start: the broker finds the first record that is not older, and all records before it are older. Later records may still be
+older (producers set the time), so Spark checks that filter again, and `timestamp < t` gives no end.
 """
 
 import sys
@@ -28,8 +28,8 @@ from barnabas.base.ids import TopicPartition
 #: Spark 4.3 keeps what a reader planned for its filters with the loaded frame, and takes it for every other use of that frame:
 #: `f.filter(a).union(f.filter(b))` reads b twice. So the option `filterPushdown` has to ask for it, for frames used once.
 #:
-#: The worker that asks a reader for its filters, and the only one that may meet one which takes some: elsewhere Spark
-#: refuses such a reader while `spark.sql.python.filterPushdown.enabled` is off, as it is by default.
+#: The module of the worker that asks a reader for its filters. Only this worker may get a reader that takes filters: elsewhere
+#: Spark refuses such a reader while `spark.sql.python.filterPushdown.enabled` is off, as it is by default.
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 _UNBOUNDED: Final = 1 << 63
@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 
 def asked_for_filters() -> bool:
-    """Whether this process is the one that hands filters to a reader."""
+    """Whether this process is the worker that passes filters to a reader."""
     return _PUSHDOWN_WORKER in sys.modules
 
 
 @dataclass(slots=True)
 class Bounds:
-    """What the filters leave. A record outside is in no row; one inside may still be."""
+    """The bounds that the filters leave. No row has a record outside; the filters may still drop a record inside."""
 
     topics: set[str] | None = None
     partitions: set[int] | None = None
@@ -52,12 +52,12 @@ class Bounds:
     offset_from: int = -_UNBOUNDED
     offset_until: int = _UNBOUNDED
     offsets: set[int] | None = None
-    #: Milliseconds, rounded down. None: no filter on time.
+    #: In milliseconds, rounded down. None: no filter on time.
     timestamp_from_ms: int | None = None
     _columns: frozenset[str] = field(default=frozenset({"topic", "partition", "offset", "timestamp"}))
 
     def take(self, filters: Sequence[Filter]) -> Iterator[Filter]:
-        """Narrow by each; yields those that Spark has to check itself."""
+        """Narrow the bounds by each filter; yield the filters that Spark has to check itself."""
         for each in filters:
             if not self._takes(each):
                 yield each
@@ -71,7 +71,7 @@ class Bounds:
         )
 
     def cut(self, from_offset: int, until_offset: int) -> tuple[int, int]:
-        """The part of a range that can hold rows; empty where none can."""
+        """Return the part of a range that can hold rows; empty if no part can."""
         first, until = max(from_offset, self.offset_from), min(until_offset, self.offset_until)
         if self.offsets is not None:
             inside = [offset for offset in self.offsets if first <= offset < until]
@@ -86,7 +86,7 @@ class Bounds:
             return False
         name = column[0]
         if isinstance(each, IsNotNull):
-            return True  # none of the four is ever null
+            return True  # topic, partition, offset and timestamp are never null
         value = getattr(each, "value", None)
         if name == "topic":
             return self._takes_topic(each, value)
@@ -111,7 +111,7 @@ class Bounds:
             if name == "partition":
                 self.partitions = _both(self.partitions, each.value)
                 return True
-            # Fetched from the least to the greatest: what lies between is Spark's to drop.
+            # Fetch from the least to the greatest offset: Spark drops the records between.
             self.offsets = _both(self.offsets, each.value)
             return False
         if not isinstance(value, int) or isinstance(value, bool):
@@ -143,7 +143,7 @@ class Bounds:
             each, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual
         ):
             return
-        # Without a zone it is the session's local time, which is not known here.
+        # A time without a zone is in the session's time zone, which this process does not know.
         if value.tzinfo is None:
             return
         elapsed = value - datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,9 +1,9 @@
-"""The command by which a Spark on this machine starts Python: a small script that stands for the interpreter.
+"""The command with which a Spark on this machine starts Python: a small script in place of the interpreter.
 
-Each streaming source is a process that Spark waits ten seconds for, whatever its settings say. Two things take that time where
-many streams start at once, and the script spares both. Spark puts its own archive of pyspark first on the path of every
-process, which compiles it each time; where pyspark is installed, that one is compiled. And a process imports pyspark and the
-source before it does anything (`early_worker`).
+Each streaming source is a process that Spark waits ten seconds for, whatever its settings say. Two things take that time when
+many streams start at once, and the script avoids both. Spark puts its own archive of pyspark first on the path of every
+process, which compiles it each time; an installed pyspark is compiled already. And a process imports pyspark and the
+source before it calls Spark back (`early_worker`).
 """
 
 import atexit
@@ -27,9 +27,9 @@ _SOURCE: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def set_python(master: str) -> None:
-    """Set what starts Python for a Spark that this process is about to start, unless the environment says it already.
+    """Set the command that starts Python for a Spark that this process is about to start, unless the environment sets one.
 
-    Executors on other machines have no file of ours: there it is the interpreter of this process, by its path.
+    Executors on other machines do not have our script: they run the interpreter of this process, by its path.
     """
     os.environ.setdefault("PYSPARK_PYTHON", python_command() if master.startswith("local") else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -37,7 +37,7 @@ def set_python(master: str) -> None:
 
 @contextmanager
 def early_python(spark: "SparkSession") -> Iterator[None]:
-    """Data sources that are registered meanwhile run by our command, if this machine is all that the session has."""
+    """Run data sources that are registered within the block by our command, if this machine is all that the session has."""
     context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
     if context is None or not context.master.startswith("local"):
         yield
@@ -52,7 +52,7 @@ def early_python(spark: "SparkSession") -> Iterator[None]:
 
 @cache
 def python_command(python: str = sys.executable) -> str:
-    """The path of a script that runs `python`; `python` itself where no script can be run."""
+    """Return the path of a script that runs `python`; `python` itself if scripts cannot be run here."""
     folder = Path(tempfile.mkdtemp(prefix="barnabas-python-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
@@ -78,7 +78,7 @@ def _script(python: str, folder: Path) -> str:
 
 
 def _has_pyspark(python: str) -> bool:
-    """Whether the pyspark that this interpreter has installed is the one of Spark's archive."""
+    """Whether this interpreter has the same pyspark installed as Spark's archive."""
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
 

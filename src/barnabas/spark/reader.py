@@ -1,7 +1,7 @@
 """Spark's readers: a batch query's and a stream's. They plan on the driver and read on the executors.
 
-A reader travels to the executors by pickle with its options; what it asks of the cluster it asks through `OffsetLookup`,
-which lives on the driver alone. Numba and the columns are loaded where rows are read, so that planning stays quick.
+A reader travels to the executors by pickle with its options. It asks the cluster through `OffsetLookup`, which lives on the
+driver alone. Numba and the columns are loaded where rows are read, so that planning stays quick.
 """
 
 import logging
@@ -56,14 +56,14 @@ _UNDIVIDED: Final = 1 << 62
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """One task's work."""
+    """The ranges that one task reads."""
 
     ranges: tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True)
 class TierTask(InputPartition):
-    """One task's work, some of it in object storage, in order."""
+    """The records that one task reads, some of them in object storage, in order."""
 
     url: str
     parts: tuple[OffsetRange | TierSlice, ...]
@@ -105,9 +105,9 @@ def _read_slices(
     from barnabas.spark.tier_reads import read_slices
 
     def from_brokers(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
-        left = OffsetRange(part.partition, first, until, part.topic_id)
-        _log.warning("%s is read through the brokers: %s", left, error)
-        return _read_range(options, columns, left)
+        rest = OffsetRange(part.partition, first, until, part.topic_id)
+        _log.warning("%s is read through the brokers: %s", rest, error)
+        return _read_range(options, columns, rest)
 
     return read_slices(
         url,
@@ -163,7 +163,7 @@ class BarnabasReader(DataSourceReader):
         ranges = []
         for partition in wanted:
             if end[partition] < start[partition] and bounds.timestamp_from_ms is None:
-                # Also with failOnDataLoss=false, as in Spark's own source: nothing was lost, the options are wrong.
+                # Also an error with failOnDataLoss=false, as in Spark's own source: no record was lost, the options are wrong.
                 raise ConfigError(
                     f"{partition} is to be read from offset {start[partition]} to {end[partition]}: startingOffsets is above "
                     "endingOffsets, or beyond the end of the log"
@@ -176,7 +176,7 @@ class BarnabasReader(DataSourceReader):
 
 
 class BarnabasFilteringReader(BarnabasReader):
-    """The same, with filters pushed down."""
+    """A batch query with filters pushed down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         return list(self._bounds.take(filters))
@@ -195,14 +195,15 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._lookup: OffsetLookup | None = None
         self._progress: GroupProgress | None = None
-        #: Where `Trigger.AvailableNow` ends.
+        #: The end of a query with `Trigger.AvailableNow`.
         self._pinned: dict[TopicPartition, int] | None = None
         self._newest: dict[TopicPartition, int] | None = None
-        #: First offsets of partitions that have come while the query runs.
+        #: First offsets of partitions that were added while the query runs.
         self._new_from: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, bytes] = {}
-        #: Where partitions begin whose topic was made anew, and the offset of the stream at which that was noticed.
-        self._anew: tuple[OffsetJson, dict[TopicPartition, int]] = ({}, {})
+        #: For topics that were created again: the offset of the stream at which the reader noticed it, and where their
+        #: partitions begin.
+        self._recreated: tuple[OffsetJson, dict[TopicPartition, int]] = ({}, {})
         self._driver_reads = DriverReads(options, columns)
         self._tier = TierPlanner(options)
         self._delay: TriggerDelay | None = None
@@ -228,7 +229,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(found)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Spark's Python limits do not combine: which one is told matters little, `latestOffset` looks at the options."""
+        """Return one limit. Spark's Python limits do not combine; `latestOffset` looks at the options instead."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -239,7 +240,8 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned = self.lookup.latest(self.lookup.partitions(required=True))
 
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
-        """How far the next micro-batch reads. Asked once all below `start` is done, so that is progress to commit."""
+        """Return the end of the next micro-batch. Spark asks when all records below `start` are done, so that is progress to
+        commit."""
         begin = from_json(start)
         self._commit(begin)
         latest = self._latest(begin)
@@ -262,10 +264,11 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._pinned is None:
             return self.lookup.latest(self.lookup.partitions(required=False, known=begin), known=begin)
         if missing := begin.keys() - self._pinned.keys():
-            # Those that the broker which was asked then did not know.
-            there = self.lookup.partitions(required=False, known=begin)
-            self._pinned |= self.lookup.latest([each for each in there if each in missing], known=begin)
-        # Read further already: the answer came from a leader that was behind, or the topic was made anew. Planning says so.
+            # Partitions that the broker did not know when it was asked at the start.
+            found = self.lookup.partitions(required=False, known=begin)
+            self._pinned |= self.lookup.latest([each for each in found if each in missing], known=begin)
+        # The stream has read further already: a leader that was behind answered, or the topic was created again. Planning
+        # reports it.
         shorter = [p for p, offset in begin.items() if self._pinned.get(p, offset) < offset]
         if shorter:
             self._pinned |= self.lookup.latest(shorter, known=begin)
@@ -275,29 +278,29 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._newest is None else to_json(self._newest)
 
     def _notice_new_topics(self, start: OffsetJson, latest: dict[TopicPartition, int]) -> None:
-        """A topic of the same name with another id: what was read of the old one says nothing of the new one."""
+        """Report topics of the same name with another id: an offset of the old topic means nothing in the new one."""
         ids = self.lookup.topic_ids()
-        made_anew = {name for name, found in ids.items() if self._topic_ids.get(name, found) != found and name in start}
+        recreated = {name for name, found in ids.items() if self._topic_ids.get(name, found) != found and name in start}
         self._topic_ids |= ids
-        if not made_anew:
+        if not recreated:
             return
         report_data_loss(
-            f"Topic {', '.join(sorted(made_anew))} was deleted and made anew while the query ran: the offsets it had read to, "
-            f"{ {name: start[name] for name in sorted(made_anew)} }, mean other records now",
+            f"Topic {', '.join(sorted(recreated))} was deleted and created again while the query ran: the offsets "
+            f"it had read to, { {name: start[name] for name in sorted(recreated)} }, mean other records now",
             fail=self._options.fail_on_data_loss,
         )
-        self._anew = start, self.lookup.earliest([p for p in latest if p.topic in made_anew])
+        self._recreated = start, self.lookup.earliest([p for p in latest if p.topic in recreated])
 
     def _begin(self, start: OffsetJson) -> dict[TopicPartition, int]:
-        """Where a micro-batch begins: where the stream is, but for topics that were made anew meanwhile."""
-        noticed_at, anew = self._anew
-        return from_json(start) | (anew if noticed_at == start else {})
+        """Return where a micro-batch begins: at the stream's offset, except for topics that were created again."""
+        noticed_at, first_offsets = self._recreated
+        return from_json(start) | (first_offsets if noticed_at == start else {})
 
     def _note_new(self, begin: dict[TopicPartition, int], end: dict[TopicPartition, int]) -> None:
         unknown = [p for p in end if p not in begin and p not in self._new_from]
         if unknown:
-            there = set(self.lookup.partitions(required=False, known=unknown))
-            self._new_from |= self.lookup.earliest([p for p in unknown if p in there])
+            existing = set(self.lookup.partitions(required=False, known=unknown))
+            self._new_from |= self.lookup.earliest([p for p in unknown if p in existing])
 
     # -- tasks ----------------------------------------------------------------------------------------------------------
 
@@ -316,11 +319,11 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows is None:
             return self._tasks(split)
         HasRows.hold(self, rows)
-        # One task for all. Spark gives it the rows; a task that does not find them reads the ranges, all of them.
+        # One task for all. Spark takes the rows from this process; a task that does not find them reads all ranges.
         return [RangePartition(tuple(split))]
 
     def _tasks(self, split: list[OffsetRange]) -> list[InputPartition]:
-        """A partition's records stay in order, wherever they are: what its task reads is not divided but by an option."""
+        """Make the tasks. A partition's records stay in order, wherever they are: only an option divides them among tasks."""
         plan = self._tier.plan(self.lookup, split, max_bytes=_UNDIVIDED)
         tiered: dict[TopicPartition, list[OffsetRange | TierSlice]] = {each.partition: [] for each in plan.slices}
         everything: list[OffsetRange | TierSlice] = [*plan.slices, *plan.ranges]

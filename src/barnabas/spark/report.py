@@ -36,9 +36,9 @@ class PipelineReporter(StreamingQueryListener):
         settings: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`settings`: of a client, for a cluster with users or TLS. `dead_letters`: topics that the console can replay."""
+        """`settings`: the client's, for a cluster with users or TLS. `dead_letters`: topics that the console can replay."""
         super().__init__()
-        #: By query: where its checkpoint is. Sinks count there the rows of batches that came again.
+        #: The checkpoint of each query. Sinks count there the rows of batches that came again.
         self._checkpoints: dict[str, CheckpointFiles] = {}
         self._reports = Reports(bootstrap, pipeline=pipeline, dead_letters=dead_letters, settings=settings, clock=clock)
 

@@ -1,8 +1,8 @@
 """Reports of streaming queries, as records of a compacted topic: the console's page of pipelines reads them. No Spark here.
 
-One record a query, replaced by the next: state, batch, rows a second, watermark, size of the state, lag. Reports are for
-people: one that cannot be written is logged and forgotten, and never holds a query up for longer than two seconds. They need
-no more than the right to write to `__barnabas_pipelines`, and to create it once.
+One record per query, replaced by the next: state, batch, rows a second, watermark, size of the state, lag. Reports are for
+people: a report that cannot be written is logged and dropped, and never holds a query up for longer than two seconds. They need
+only the right to write to `__barnabas_pipelines`, and to create it once.
 """
 
 import json
@@ -25,16 +25,16 @@ from barnabas.spark.pipelines.events import Progress
 _log: Final = logging.getLogger("barnabas.spark")
 
 _PATIENCE_MS: Final = 2_000
-#: After a failure nothing is tried for so long.
+#: After a failure the writer drops reports for this long.
 _PAUSE_S: Final = 30.0
-#: At most one report a second of each query; a query that rests says so now and then.
+#: Each query sends at most one report in this time. An idle query sends one now and then.
 _EVERY_S: Final = 1.0
 _REST_S: Final = 10.0
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 
 
 class Reports:
-    """What the queries of one pipeline say of themselves. Owner: one thread at a time."""
+    """The reports of one pipeline's queries. Owner: one thread at a time."""
 
     def __init__(
         self,
@@ -45,17 +45,18 @@ class Reports:
         settings: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`settings`: of a client, for a cluster with users or TLS. `dead_letters`: topics that the console can replay."""
+        """`settings`: the client's, for a cluster with users or TLS. `dead_letters`: topics that the console can replay."""
         self._pipeline = pipeline
         self._dead_letters = list(dead_letters)
         self._clock = clock
         self._writer = ReportWriter(bootstrap, settings)
-        #: By query: the last report, and when it was sent.
+        #: The last report of each query, and when it was sent.
         self._last: dict[str, dict[str, Any]] = {}
         self._sent_s: dict[str, float] = {}
 
     def started(self, query_id: str, name: str) -> None:
-        """Only remembered: `start()` waits for listeners, and Spark's workers have ten seconds to come up at that time."""
+        """Remember the query; send nothing: `start()` waits for listeners, and Spark's workers have ten seconds to start at
+        that time."""
         self._last[query_id] = {"query": name}
 
     def progressed(self, query_id: str, progress: Progress) -> None:
@@ -73,7 +74,7 @@ class Reports:
         self._sent_s.pop(query_id, None)
 
     def all_over(self, *, error: str | None) -> None:
-        """All that have begun and not ended."""
+        """End all queries that have begun and not ended."""
         for query_id in list(self._last):
             self.over(query_id, error=error)
 
@@ -93,14 +94,14 @@ class Reports:
             "at_ms": int(now_s * 1000),
         }
         if not always and now_s - self._sent_s.get(query_id, 0.0) < _EVERY_S:
-            return  # the next one says more; a query that rests sends the last
+            return  # the next report says more; an idle query sends the last one
         self._sent_s[query_id] = now_s
         key = json.dumps([self._pipeline, report.get("query", query_id)])
         self._writer.write(key.encode(), json.dumps(report).encode(), now_ms=report["at_ms"])
 
 
 class ReportWriter:
-    """Writes to the topic of reports, and makes it where it is missing. Owner: one thread."""
+    """Writes to the topic of reports, and creates it if it is missing. Owner: one thread."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
         config = client_config(bootstrap, settings, client_id="barnabas-pipeline-reports")
@@ -122,7 +123,7 @@ class ReportWriter:
             producer.send(ReadyBatch.of(TopicPartition(PIPELINES_TOPIC, 0), [(key, value)], timestamp_ms=now_ms))
             producer.flush()
         except ClientError as error:
-            _log.warning("the progress of a query was not reported: %s", error)
+            _log.warning("cannot report the progress of a query, reports pause for %d s: %s", _PAUSE_S, error)
             self._not_before_s = time.monotonic() + _PAUSE_S
             if self._producer is not None:
                 self._producer.discard()
@@ -138,7 +139,7 @@ class ReportWriter:
         try:
             self._client.run(ensure_topic(self._client.core, topic))
         except BrokerRefused as refused:
-            # Somebody may not create topics, and need not where it exists.
+            # A user without the right to create topics does not need it if the topic exists.
             if refused.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise
         config = BlockingProducerConfig(

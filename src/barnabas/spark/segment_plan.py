@@ -1,7 +1,7 @@
-"""What of a log directory can be read, found from its files alone: partitions, offsets, and slices of segments for tasks.
+"""Finds from the files of a log directory what can be read: partitions, offsets, and slices of segments for tasks.
 
-Reads below the checkpointed high watermark only: what lies above may still be taken back by a new leader. No broker is
-asked, and nothing is locked: a broker may be running on the directory. Its newest segment grows, older ones may go.
+Reads below the checkpointed high watermark only: a new leader may still truncate records above it. Asks no broker and
+locks nothing: a broker may be running on the directory. Its newest segment grows, and older ones may go.
 """
 
 import os
@@ -31,7 +31,7 @@ class Segment:
     path: str
     size_bytes: int
     inode: int
-    #: Where the next segment begins; None for the newest, which may still grow.
+    #: Where the next segment begins; None for the newest segment, which may still grow.
     next_base_offset: int | None
 
 
@@ -41,7 +41,7 @@ class PartitionLog:
 
     partition: TopicPartition
     directory: str
-    #: None where no broker has written it down.
+    #: None if no broker has written the id to the folder.
     topic_id: bytes | None
     log_start: int
     high_watermark: int
@@ -50,10 +50,10 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
-    """One task's work: whole batches at `start` to `end` of a file, and the offsets that count there.
+    """One task's work: whole batches from `start` to `end` of a file, and the offsets to read from them.
 
-    Offsets alone say what is to be read, too: no other slice has one of them. Files change between plan and read, and are
-    looked for again by offset then.
+    The offsets alone identify the records, too: no two slices share an offset. If files change between plan and read, the
+    reader looks for them again by offset.
     """
 
     partition: TopicPartition
@@ -66,7 +66,7 @@ class SegmentSlice:
     #: No other process appends to it, so it can be mapped: bytes that vanish under a map end the process.
     sealed: bool
     aborted: tuple[AbortedTxn, ...] = field(default=())
-    #: What tells that a file is the one that was planned: a cleaner puts another in its place, a new topic may have the name.
+    #: Identifies the file that was planned: a cleaner may put another file in its place, or a new topic may have the name.
     inode: int = 0
     head: bytes = b""
 
@@ -87,8 +87,8 @@ def find_logs(paths: Sequence[str], *, beyond_high_watermark: bool) -> dict[Topi
     found: dict[TopicPartition, PartitionLog] = {}
     for path in paths:
         for log in _logs_of(path, beyond_high_watermark=beyond_high_watermark):
-            there = found.get(log.partition)
-            if there is None or there.high_watermark < log.high_watermark:
+            other = found.get(log.partition)
+            if other is None or other.high_watermark < log.high_watermark:
                 found[log.partition] = log
     if not found:
         uncommitted = [folder.name for path in paths for folder in Path(path).iterdir() if _partition_of(folder)]
@@ -121,7 +121,7 @@ def _logs_of(path: str, *, beyond_high_watermark: bool) -> Iterator[PartitionLog
             watermark = 1 << 62
         elif watermark is None:
             if own is None:
-                continue  # a folder that a broker has made and not yet heard of: nothing in it is committed
+                continue  # a broker has created the folder and knows no high watermark yet: nothing in it is committed
             raise ConfigError(
                 f"there is no high watermark for {partition} in {log_dir / names.REPLICATION_OFFSET_CHECKPOINT}; "
                 "set beyondHighWatermark=true to read all that is on disk"
@@ -132,7 +132,7 @@ def _logs_of(path: str, *, beyond_high_watermark: bool) -> Iterator[PartitionLog
 
 
 def _partition_of(folder: Path) -> TopicPartition | None:
-    """Whose folder it is; None for what is no partition's, or is leaving or arriving."""
+    """Return the partition of a folder; None if it is no partition's folder, or the replica is being deleted or moved here."""
     if not folder.is_dir():
         return None
     with suppress(Malformed):
@@ -153,7 +153,7 @@ def _topic_id(folder: Path) -> bytes | None:
 
 
 def _segments(folder: Path) -> tuple[Segment, ...]:
-    """As they are between two steps of a cleaner: in the middle of one a segment has no file of its name."""
+    """List the segments between two steps of a cleaner: in the middle of a step a segment has no file of its name."""
     deadline_s = time.monotonic() + _SWAP_S
     before: list[tuple[int, str, int, int]] | None = None
     while True:
@@ -173,7 +173,7 @@ def _segments(folder: Path) -> tuple[Segment, ...]:
 
 
 def _list_segments(folder: Path) -> tuple[list[tuple[int, str, int, int]], bool]:
-    """(base offset, path, size, inode) of each, in order, and whether a cleaner is just replacing some."""
+    """Return (base offset, path, size, inode) of each segment, in order, and whether a cleaner is just replacing some."""
     files, is_swapping = [], False
     for entry in os.scandir(folder):
         parsed = names.parse_segment_file(entry.name)
@@ -191,11 +191,11 @@ def _list_segments(folder: Path) -> tuple[list[tuple[int, str, int, int]], bool]
 
 
 class Replaced(Exception):
-    """A file is not the one that was listed: plan again."""
+    """A file is not the one that was listed: the caller plans again."""
 
 
 def slices(log: PartitionLog, *, start: int, until: int, max_bytes: int, read_committed: bool) -> list[SegmentSlice]:
-    """Tasks for the records in [start, until): one per segment, more where a segment is larger than `max_bytes`."""
+    """Make tasks for the records in [start, until): one per segment, more if a segment is larger than `max_bytes`."""
     aborted = _aborted(log) if read_committed else []
     found = []
     for segment in log.segments:
@@ -223,7 +223,7 @@ def slices(log: PartitionLog, *, start: int, until: int, max_bytes: int, read_co
 
 
 class _Piece(NamedTuple):
-    """Part of a file, and the offsets that only it holds."""
+    """Part of a file, and the offsets that only this part holds."""
 
     begin: int
     end: int
@@ -233,7 +233,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(segment: Segment, first: int, last: int, max_bytes: int) -> list[_Piece]:
-    """Parts of the file, cut at batches that the index names; what certainly lies outside the offsets is left out."""
+    """Cut the file at batches that the index names; leave out parts that certainly lie outside the offsets."""
     try:
         fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -241,15 +241,15 @@ def _pieces(segment: Segment, first: int, last: int, max_bytes: int) -> list[_Pi
     try:
         if os.fstat(fd).st_ino != segment.inode:
             raise Replaced(segment.path)
-        # An index of another version of the file names places that are no batches.
+        # An index of another version of the file may name places where no batch begins.
         entries = [entry for entry in _index_entries(segment) if _is_batch(fd, segment, *entry)]
         begin, end = 0, segment.size_bytes
         for offset, position in entries:
-            # The batch at `position` ends with `offset` or before: there is nothing of ours in it if that is below the range.
+            # The batch at `position` ends with `offset` or before: if that is below the range, the batch has no record of it.
             if offset < first:
                 begin = position
             if offset >= last:
-                # The batch itself may begin inside the range; all after the next entry does not.
+                # The batch itself may begin inside the range; every batch after the next entry begins after it.
                 following = [at for _, at in entries if at > position]
                 end = min(following, default=segment.size_bytes)
                 break
@@ -284,7 +284,7 @@ def _is_batch(fd: int, segment: Segment, offset: int, position: int) -> bool:
 
 
 def _index_entries(segment: Segment) -> Iterator[Place]:
-    """Some batches: their last offsets, and where they begin. Without an index there are none."""
+    """Yield some batches: their last offsets, and where they begin. Yield nothing without an index."""
     path = segment.path.removesuffix(names.LOG_SUFFIX) + names.INDEX_SUFFIX
     try:
         data = Path(path).read_bytes()
@@ -307,7 +307,7 @@ def _aborted(log: PartitionLog) -> list[AbortedTxn]:
 
 
 def last_stable_offset(log: PartitionLog) -> int:
-    """The first offset of the oldest transaction that is open at the high watermark, or the high watermark itself."""
+    """Return the first offset of the oldest transaction that is open at the high watermark, or the high watermark itself."""
     open_since, scan_from = _open_at_snapshot(log)
     for segment in log.segments:
         if segment.next_base_offset is not None and segment.next_base_offset <= scan_from:
@@ -325,7 +325,7 @@ def last_stable_offset(log: PartitionLog) -> int:
 
 
 def _open_at_snapshot(log: PartitionLog) -> tuple[dict[int, int], int]:
-    """What the newest usable producer snapshot says of open transactions, and where to read on from."""
+    """Return the open transactions of the newest usable producer snapshot, and the offset to read on from."""
     offsets = []
     for entry in os.scandir(log.directory):
         parsed = names.parse_segment_file(entry.name)
@@ -344,7 +344,7 @@ def _open_at_snapshot(log: PartitionLog) -> tuple[dict[int, int], int]:
 
 
 def _headers(segment: Segment) -> Iterator[BatchHeader]:
-    """One after the other, without what lies between them: a segment may have a gigabyte."""
+    """Yield the headers one after the other, without the records between them: a segment may have a gigabyte."""
     with open(segment.path, "rb") as file:
         position, size = 0, os.fstat(file.fileno()).st_size
         while position < size:

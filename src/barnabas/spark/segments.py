@@ -2,8 +2,8 @@
 
     spark.read.format("barnabas-log").load("/var/lib/kafka/data")
 
-For backfills and analysis: it costs the brokers nothing. The folder must be where the executors run: local, or mounted. The URL
-of an object store that brokers tier to (`s3://bucket/history`) is read from everywhere (`spark.tier_log`).
+For backfills and analysis: it costs the brokers nothing. The executors must see the folder: local, or mounted. Every machine
+can read the URL of an object store that brokers tier to (`s3://bucket/history`, see `spark.tier_log`).
 """
 
 import json
@@ -52,7 +52,7 @@ OPTIONS: Final = (
     "maxBytesPerPartition",
     "filterPushdown",
 )
-#: Half a second's work: fewer bytes, and what a task costs shows.
+#: Half a second's work: with fewer bytes the cost of a task shows.
 DEFAULT_MAX_BYTES: Final = 256 * 1024 * 1024
 _READ_BYTES: Final = 16 * 1024 * 1024
 #: How often files may be replaced while they are planned or opened.
@@ -61,7 +61,7 @@ _REPLANS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Checked. Travels to the executors as it is."""
+    """The checked options. Travels to the executors as it is."""
 
     paths: tuple[str, ...]
     #: The path is the URL of an object store, and these are its settings.
@@ -87,9 +87,9 @@ class LogOptions:
 
 
 def log_options(options: Mapping[str, str]) -> LogOptions:
-    """What `options` say, or `ConfigError`."""
+    """Parse and check `options`. Raises `ConfigError`."""
     given = {name.lower(): value for name, value in options.items()}
-    # A pipeline that reads a cluster moves over by changing the format: its connection is not needed, and not refused.
+    # A pipeline that reads a cluster may change only the format: its connection settings are not needed here, and not refused.
     given = {name: value for name, value in given.items() if not name.startswith("kafka.") or name == _ISOLATION}
     check_names(
         {name: value for name, value in given.items() if name != _ISOLATION},
@@ -106,7 +106,7 @@ def log_options(options: Mapping[str, str]) -> LogOptions:
         raise ConfigError(f"maxBytesPerPartition must be positive, not '{max_bytes}'")
     isolation = given.get("isolationlevel", given.get(_ISOLATION, "read_uncommitted"))
     if isolation not in ("read_committed", "read_uncommitted"):
-        raise ConfigError(f"isolationLevel is '{isolation}': neither read_committed nor read_uncommitted")
+        raise ConfigError(f"isolationLevel is '{isolation}': use read_committed or read_uncommitted")
     paths = _paths(given)
     stores = [path for path in paths if is_store(path)]
     if stores and len(paths) > 1:
@@ -153,13 +153,13 @@ def _limit(given: Mapping[str, str], name: str, default: int) -> Mapping[TopicPa
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = given.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
-        raise ConfigError(f"{name} is '{text}': neither true nor false")
+        raise ConfigError(f"{name} is '{text}': use true or false")
     return text == "true"
 
 
 @dataclass(frozen=True)
 class SlicePartition(InputPartition):
-    """One task's work."""
+    """The slices that one task reads."""
 
     slice: SegmentSlice | TierSlice
 
@@ -194,20 +194,21 @@ class SegmentReader(DataSourceReader):
                 max_bytes, read_committed = options.max_bytes, options.read_committed
                 if isinstance(log, StoreLog):
                     part = log.slices(start=start, until=until, max_bytes=max_bytes, read_committed=read_committed)
-                    self._tell_holes(part, start)
+                    self._report_holes(part, start)
                     found += part
                 else:
                     found += slices(log, start=start, until=until, max_bytes=max_bytes, read_committed=read_committed)
         return found
 
-    def _tell_holes(self, found: Sequence[TierSlice], start: int) -> None:
-        """Brokers remove the oldest segments first. What is missing behind them was removed by somebody else."""
+    def _report_holes(self, found: Sequence[TierSlice], start: int) -> None:
+        """Report holes. Brokers remove the oldest segments first, so another program removed a segment that is missing in
+        between."""
         ends = [start, *(each.until_offset for each in found)]
         for end, each in zip(ends, found, strict=False):
             if each.from_offset > end:
                 report_data_loss(
                     f"{each.partition} from offset {end} to {each.from_offset} is not in {self._options.paths[0]}, "
-                    "and what follows is",
+                    "although the records behind it are",
                     fail=self._options.fail_on_data_loss,
                 )
 
@@ -242,7 +243,7 @@ class SegmentReader(DataSourceReader):
 
 
 class FilteringSegmentReader(SegmentReader):
-    """The same, with filters on topic, partition and offset pushed down."""
+    """A reader with filters on topic, partition and offset pushed down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         return list(self._bounds.take(filters))
@@ -265,7 +266,8 @@ def _rows(options: LogOptions, columns: Sequence[str], part: SegmentSlice) -> It
 
 
 def _opened(options: LogOptions, part: SegmentSlice, stack: ExitStack) -> list[tuple[SegmentSlice, int]]:
-    """The slice as it was planned, or those that hold its offsets now. An open file stays what it is."""
+    """Open the slice as it was planned, or the slices that hold its offsets now. An open file does not change under the
+    reader."""
     parts = [part]
     for _ in range(_REPLANS):
         found = []
@@ -282,7 +284,7 @@ def _opened(options: LogOptions, part: SegmentSlice, stack: ExitStack) -> list[t
 
 
 def _planned_again(options: LogOptions, part: SegmentSlice) -> list[SegmentSlice]:
-    """Where the offsets of a slice are now. What is not there any more is data loss."""
+    """Find where the offsets of a slice are now. Offsets that no file has any more are data loss."""
 
     def lost(why: str) -> list[SegmentSlice]:
         place = f"{part.partition} from offset {part.from_offset} to {part.until_offset}"
@@ -294,7 +296,7 @@ def _planned_again(options: LogOptions, part: SegmentSlice) -> list[SegmentSlice
         return lost(f"{folder} is gone")
     log = find_logs([str(folder)], beyond_high_watermark=True)[part.partition]
     if log.topic_id != part.topic_id:
-        return lost("the topic was deleted and made anew")
+        return lost("the topic was deleted and created again")
     if not log.segments:
         return lost(f"{part.path} is gone")
     if log.log_start > part.from_offset:
@@ -327,7 +329,7 @@ def _decoded(options: LogOptions, columns: Sequence[str], part: SegmentSlice, fd
 
 
 def _read_growing(fd: int, decoder: "BatchDecoder", part: SegmentSlice, *, cut: bool) -> Iterator[pa.RecordBatch]:
-    """The newest segment in pieces. A broker may append to it, and cut off what is above the high watermark."""
+    """Read the newest segment in pieces. A broker may append to it, and truncate it above the high watermark."""
     position, want = part.start, _READ_BYTES
     while position < part.end and not decoder.done:
         data = memoryview(os.pread(fd, min(want, part.end - position), position))

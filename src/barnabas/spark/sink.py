@@ -1,7 +1,7 @@
 """The sink of format `barnabas`: rows of a batch or of a micro-batch into topics.
 
-Tasks write; with `deliveryGuarantee=exactly-once` (the default) each in a transaction of its own that it leaves open, and the
-driver decides for all of them at once (`transactions.py`). With `at-least-once` a task that is done has written for good.
+Tasks write. With `deliveryGuarantee=exactly-once` (the default) each task leaves a transaction of its own open, and the
+driver decides for all of them at once (`transactions.py`). With `at-least-once` the rows of a task are final when it ends.
 """
 
 import hashlib
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Arrow batches are put together up to this size: many partitions would otherwise get tiny record batches.
+#: Arrow batches are put together up to this size: with many partitions they would otherwise make tiny record batches.
 _CHUNK_BYTES = 4 * 1024 * 1024
 
-#: So many names an attempt tries before it takes the first from whoever has it.
+#: Names that an attempt tries before it takes the first one away from its producer.
 _NAMES_MAX = 8
-#: States of a transactional id whose last transaction is over, and that nobody writes with.
+#: States of a transactional id whose last transaction is over, so that no producer writes with it.
 _DONE = frozenset({"CompleteCommit", "CompleteAbort"})
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -57,7 +57,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
-    """`overwrite`: output mode complete. Each batch's whole result is appended, as Spark's own sink does it."""
+    """Make the writer of a stream. `overwrite`: output mode complete. Each batch's whole result is appended, as in Spark's own
+    sink."""
     return StreamWriter(_parsed(options, schema))
 
 
@@ -77,16 +78,16 @@ class Written(WriterCommitMessage):
     batch: BatchOf
     records: int = 0
     size_bytes: int = 0
-    #: The open transaction with its rows; None where there is none.
+    #: The open transaction with its rows; None if the task opened none.
     transactional_id: str | None = None
     identity: ProducerIdentity = NO_IDENTITY
-    #: The task wrote none of its rows: the batch was decided before the task began, or the user wants it skipped.
+    #: The task wrote no rows: the batch was decided before the task began, or the user wants it skipped.
     skipped: bool = False
     skipped_rows: int = 0
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made once per `df.write…save()`; executors and the driver have copies of it."""
+    """Created once per `df.write…save()`; executors and the driver have copies of it."""
 
     def __init__(self, options: SinkOptions, job: str) -> None:
         self._options = options
@@ -104,15 +105,15 @@ class BatchWriter(DataSourceArrowWriter):
         _abort(self._options, messages)
 
     def reached(self, point: str) -> None:
-        """The driver passes a point at which tests may stop it."""
+        """Tests stop the driver at this point."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Made for each micro-batch, on the driver."""
+    """Created for each micro-batch, on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        #: Spark has planned the batch by now: executors get what its checkpoint says of it.
+        #: Spark has planned the batch by now: executors get its description from the checkpoint.
         self._planned = _planned(options)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
@@ -125,7 +126,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _abort(self._options, messages)
 
     def reached(self, point: str) -> None:
-        """The driver passes a point at which tests may stop it."""
+        """Tests stop the driver at this point."""
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def _task() -> TaskContext:
 
 
 def _planned(options: SinkOptions) -> Planned:
-    """What the checkpoint says of the micro-batch. On the driver."""
+    """Read the plan of the micro-batch from the checkpoint. On the driver."""
     if not options.exactly_once:
         return Planned()
     if options.once:
@@ -154,8 +155,8 @@ def _planned(options: SinkOptions) -> Planned:
 def _micro_batch(options: SinkOptions, planned: Planned) -> BatchOf:
     context = _task()
     query = planned.known_as or context.getLocalProperty(QUERY_ID) or (planned.query if options.once else None)
-    # A write within `foreachBatch` says its number: it may be another (`once=`), and a Spark Connect server runs the write
-    # elsewhere than its batch.
+    # A write within `foreachBatch` gives its number: it may differ from Spark's (`once=`), and a Spark Connect server runs the
+    # write in another process than its batch.
     batch = options.batch_id or context.getLocalProperty(BATCH_ID)
     if not batch:
         raise ConfigError(
@@ -178,10 +179,10 @@ def _part_of_micro_batch(options: SinkOptions, planned: Planned) -> BatchOf:
 
 
 def _identified(options: SinkOptions, connection: SinkConnection, batch: BatchOf) -> BatchOf:
-    """The batch with its identity, in which the cluster has a part."""
+    """Return the batch with its identity, which the cluster's id is part of."""
     planned = batch.planned
     if planned is None:
-        return batch  # a batch write: no other one has its name
+        return batch  # a batch write: no other write has its name
     identity = BatchIdentity(
         query=batch.query,
         checkpoint=planned.checkpoint,
@@ -199,7 +200,7 @@ def _topic_of(options: SinkOptions) -> str:
 
 
 def write_rows(options: SinkOptions, batch: BatchOf, rows: "Iterator[pa.RecordBatch]") -> Written:
-    """What each task does. If the batch was written before, its rows are counted and not written again."""
+    """Run in each task. If the batch was written before, count its rows and do not write them again."""
     connection = connection_to(options.client)
     connection.forget_topics()
     task: _TaskWriter | None = None
@@ -228,10 +229,10 @@ def write_rows(options: SinkOptions, batch: BatchOf, rows: "Iterator[pa.RecordBa
 def _is_decided(connection: SinkConnection, options: SinkOptions, batch: BatchOf) -> bool:
     """Whether the task should not write: the same batch was decided or another one, or the user wants the batch skipped.
 
-    The driver sees the same, and then says so or raises.
+    The driver comes to the same verdict, and then logs it or raises.
     """
     if batch.kind == BATCH:
-        return False  # written once, by the one start that knows its name
+        return False  # a batch write comes once, from the one start that knows its name
     found = connection.decisions(options.decisions_topic, batch.query)
     if found is None:
         return False
@@ -240,15 +241,15 @@ def _is_decided(connection: SinkConnection, options: SinkOptions, batch: BatchOf
             return True
         case Undecided(is_skipped=is_skipped):
             return is_skipped
-    return False  # a newer start of the query decides: the driver says so
+    return False  # a newer start of the query decides: the driver raises that
 
 
 def _begin(connection: SinkConnection, name: str, options: SinkOptions) -> tuple[str, ProducerIdentity]:
-    """A transaction of this attempt's own, and its id.
+    """Start a transaction for this attempt alone; return its transactional id and identity.
 
-    Attempts are numbered from 0 again when Spark repeats a stage, and Python is not told of that: an attempt of the former
-    stage may have written under this very name, and may have won. Nobody takes its transaction away: the next one that is
-    free is used.
+    Spark numbers attempts from 0 again when it repeats a stage, and does not tell Python so: an attempt of the former
+    stage may have written under this very name, and may have won. So an attempt takes the next free name, and leaves the
+    transaction of the other one alone.
     """
     timeout_ms = options.transaction_timeout_ms
     try:
@@ -320,7 +321,7 @@ class _TaskWriter:
         return self._written
 
     def abort(self) -> None:
-        """Best effort, on the way out: what stays open times out, or is aborted by the driver."""
+        """Abort the transaction as well as possible: if this fails, the driver aborts it, or it times out."""
         self._producer.discard()
         name = self._written.transactional_id
         if name is None:
@@ -328,7 +329,7 @@ class _TaskWriter:
         try:
             self._connection.transactions.end(name, self._written.identity, committed=False)
         except ClientError as error:
-            log.warning("transaction %s could not be aborted and is left to time out: %s", name, error)
+            log.warning("transaction %s cannot be aborted, so it stays open until it times out: %s", name, error)
 
 
 def _chunks(rows: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -362,7 +363,7 @@ def _commit(options: SinkOptions, messages: list[WriterCommitMessage | None], re
     skipped = sum(message.skipped for message in reports)
     if not options.exactly_once or not (written or skipped):
         return  # the batch has no rows
-    # A task without rows has asked nothing, and does not know the batch's identity.
+    # A task without rows has not read the decision log, and does not know the batch's identity.
     batch = next(message.batch for message in reports if message.records or message.skipped)
     rows = sum(message.records + message.skipped_rows for message in reports)
     driver = Driver(options, connection_to(options.client), at=reached)

@@ -1,6 +1,7 @@
-"""What a Python process of Spark keeps between tasks: connections to a cluster, and the decision log as far as it has read it.
+"""Things that a Python process of Spark keeps between tasks: connections to a cluster, and the decision log as far as it has
+read it.
 
-Spark reuses its Python processes, so a task of a micro-batch finds open connections and reads only what was decided since.
+Spark reuses its Python processes, so a task of a micro-batch finds open connections and reads only the newest decisions.
 Owner: the one thread of the process; after a fork each process makes its own.
 """
 
@@ -26,7 +27,7 @@ _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class _Read:
-    """A partition of the decision log, up to `position`."""
+    """A partition of the decision log, read up to `position`."""
 
     topic_id: bytes
     position: int = -1
@@ -43,11 +44,11 @@ class SinkConnection:
         self.client.close()
 
     def forget_topics(self) -> None:
-        """Each task looks again: topics grow, move, and are made anew."""
+        """Forget the metadata for the next task: topics grow, move, and are created again."""
         self.client.forget_leaders()
 
     def cluster_id(self) -> str:
-        """The id that the cluster gives itself, which is part of what a batch's target is called."""
+        """Return the cluster's id, which is part of a batch's target."""
         if self.client.image.cluster_id is None:
             self.client.refresh([])
         return self.client.image.cluster_id or ""
@@ -55,7 +56,7 @@ class SinkConnection:
     # -- the decision log -----------------------------------------------------------------------------------------------
 
     def decisions(self, topic: str, query: str) -> tuple[TopicPartition, DecisionLog] | None:
-        """The partition that holds the query's decisions, read up to its end; None where there is no such topic."""
+        """Return the partition with the query's decisions, read up to its end; None if the topic does not exist."""
         info = find_topic(self.client, topic)
         if info is None:
             return None
@@ -68,7 +69,7 @@ class SinkConnection:
         except BrokerRefused as refused:
             if refused.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            # Truncated or made anew behind our back: what was read means nothing.
+            # The partition was truncated or created again while this process was idle: read it from the beginning.
             read = self._read[partition] = _Read(info.topic_id)
             self._catch_up(partition, read)
         return partition, read.log
@@ -76,7 +77,7 @@ class SinkConnection:
     def _catch_up(self, partition: TopicPartition, read: _Read) -> None:
         if read.position < 0:
             read.position = self.client.list_offsets({partition: EARLIEST})[partition]
-        # A new leader does not answer before it knows the high watermark (KIP-207). A fetch says what it believes until then.
+        # A new leader does not answer before it knows the high watermark (KIP-207). A fetch returns an older one until then.
         end = self.client.list_offsets({partition: LATEST})[partition]
         deadline_s = time.monotonic() + self.client.config.api_timeout_ms / 1000
         while read.position < end:
@@ -88,7 +89,7 @@ class SinkConnection:
             if data:
                 read.position = read.log.replay(data, read.position)
             elif fetched.high_watermark >= end:
-                read.position = end  # compaction has taken the last records
+                read.position = end  # compaction has removed the last records
             elif time.monotonic() > deadline_s:
                 raise DeadlineExceeded(
                     f"decisions in {partition} could not be read to their end: offset {end} was promised, the leader's high "
@@ -105,7 +106,7 @@ class SinkConnection:
 
 
 def _whole_batches(data: bytes | memoryview) -> memoryview:
-    """Without the torn batch that a broker may send at the end."""
+    """Cut off the torn batch that a broker may send at the end."""
     view = memoryview(data)
     at = 0
     while len(view) - at >= HEADER_SIZE:
@@ -120,7 +121,7 @@ _connections: dict[tuple[int, str], SinkConnection] = {}
 
 
 def connection_to(config: ClientConfig) -> SinkConnection:
-    """That of this process to the cluster, by everything that it depends on."""
+    """Return the connection of this process to the cluster; configurations that differ have connections of their own."""
     key = (os.getpid(), repr(config))
     connection = _connections.get(key)
     if connection is None:
@@ -129,7 +130,7 @@ def connection_to(config: ClientConfig) -> SinkConnection:
 
 
 def close_connections() -> None:
-    """Of this process; the next task makes new ones."""
+    """Close the connections of this process; the next task makes new ones."""
     for connection in _connections.values():
         connection.close()
     _connections.clear()

@@ -1,4 +1,5 @@
-"""The options of the sink, by the names of Spark's own `kafka` sink where it has one, checked once, before a row is read."""
+"""The options of the sink, named like those of Spark's own `kafka` sink where it has one, and checked once, before a row is
+read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,12 +30,12 @@ from barnabas.wire.compression import LEVELS, Codec, check_level
 
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
-#: What to do with a decided batch of which a broker has aborted some transactions meanwhile.
+#: What to do with a decided batch if a broker has aborted some of its transactions.
 FAIL, REWRITE, SKIP = "fail", "rewrite", "skip"
 
 DEFAULT_DECISIONS_TOPIC: Final = "__barnabas_spark_decisions"
 DEFAULT_TRANSACTIONAL_ID_PREFIX: Final = "barnabas-spark"
-#: Far larger than the Java producer's 16 KB: a task has its rows at hand and waits for none to come.
+#: Far larger than the Java producer's 16 KB: a task has its rows at hand and does not wait for more.
 DEFAULT_BATCH_BYTES: Final = 512 * 1024
 DEFAULT_REQUEST_BYTES: Final = 1024 * 1024
 #: Kafka's default of `transaction.max.timeout.ms`: an open transaction has to outlive the slowest task of its batch.
@@ -54,7 +55,7 @@ OPTIONS: Final = (
 )
 #: Not for users: `sinks.topic` with output mode update sets them.
 BATCH_ID, RUN_ID = "__batchId", "__runId"
-#: Also not for users: a write with `once=` says with them which checkpoint it belongs to (`checkpoint.planned_once`).
+#: Not for users either: a write with `once=` names its checkpoint with them (`checkpoint.planned_once`).
 ONCE, ONCE_CHECKPOINT = "__once", "__onceCheckpoint"
 _KAFKA: Final = "kafka."
 _REFUSED: Final = {
@@ -82,15 +83,15 @@ class SinkOptions:
     on_lost: str = FAIL
     #: The number of a batch that may be another one than was written before, and what to do with it: WRITE or SKIP.
     accepted_batch: tuple[int, str] | None = None
-    #: NOTHING, MOVED or COPIED: what the user says of a checkpoint that lies elsewhere than it was made.
+    #: The option `acceptCheckpoint`, for a folder that lies elsewhere than it was created: NOTHING, MOVED or COPIED.
     accepted_checkpoint: str = NOTHING
     #: Identity of a query that Spark gives no id: where its checkpoint is, and its name.
     checkpoint_location: str = ""
     query_name: str = ""
-    #: Of a micro-batch that is written within `foreachBatch`, where Spark itself does not tell tasks.
+    #: Number of a micro-batch that is written within `foreachBatch`, where Spark does not give it to tasks.
     batch_id: str = ""
     run_id: str = ""
-    #: A write with `once=` has BY_CALLER, BY_CHECKPOINT or NOT_KNOWN here, and where the checkpoint is; others have "".
+    #: The origin of a write with `once=`: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN; "" for other writes.
     once: str = ""
     once_checkpoint: str = ""
 
@@ -100,7 +101,7 @@ class SinkOptions:
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
-    """`ConfigError` for whatever cannot be honoured. Names are taken in any case, as Spark takes them."""
+    """Parse and check the options; names may have any case, as in Spark. Raises `ConfigError`."""
     given = {name.lower(): value for name, value in options.items()}
     check_names(given, OPTIONS, what="sink")
     kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}

@@ -25,7 +25,7 @@ from barnabas.base.errors import ConfigError
 from barnabas.spark.options import source_options, wants_headers
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-#: As Spark's own `kafka` source has it.
+#: The schema of Spark's own `kafka` source.
 SCHEMA: Final = StructType(
     [
         StructField("key", BinaryType()),
@@ -45,14 +45,14 @@ def schema_for(*, headers: bool) -> StructType:
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns that a query reads: all, or those that its own `.schema(…)` names. Fewer columns are read faster."""
+    """Return the columns that a query reads: all, or those that its own `.schema(…)` names. Fewer columns are read faster."""
     types = {field.name: field.dataType for field in SCHEMA_WITH_HEADERS.fields}
     for field in schema.fields:
         if field.name not in types:
             raise ConfigError(f"there is no column '{field.name}'; the columns are {', '.join(types)}")
         if field.dataType != types[field.name]:
-            wanted, there = field.dataType.simpleString(), types[field.name].simpleString()
-            raise ConfigError(f"column '{field.name}' is {there}, not {wanted}: read it as it is and cast it")
+            wanted, actual = field.dataType.simpleString(), types[field.name].simpleString()
+            raise ConfigError(f"column '{field.name}' is {actual}, not {wanted}: read it as it is and cast it")
     names: Sequence[str] = schema.fieldNames()
     if not names or len(set(names)) < len(names):
         raise ConfigError("a schema needs at least one column, and each column once")

@@ -1,8 +1,8 @@
-"""Format `barnabas-log` on an object store: what brokers have tiered, without a broker.
+"""Format `barnabas-log` on an object store: the segments that brokers have tiered, read without a broker.
 
     spark.read.format("barnabas-log").load("s3://bucket/history")
 
-Only the store is asked. Of each partition the newest segment, by leader epoch, says which epochs its log has had; segments of
+Asks only the store. The newest segment of each partition, by leader epoch, says which epochs its log has had. Segments of
 leaders that were overruled do not agree with that, and are left out.
 """
 
@@ -30,13 +30,13 @@ from barnabas.broker.storage.txn_index import AbortedTxn
 from barnabas.spark.offsets import report_data_loss
 from barnabas.spark.tier_slices import TierSlice, aborted_in, cut, get_indexes, index_places
 
-#: How often a plan is made again because retention took a segment that was just listed.
+#: How often to plan again if retention deleted a segment that was just listed.
 _TRIES: Final = 5
 _NOBODY: Final = BrokerId(-1)
 
 
 def is_store(path: str) -> bool:
-    """A store's URL, and not a log directory's. One of `file://` is a store if it is laid out as one."""
+    """Whether the path is the URL of an object store. A `file://` URL is one if its folder is laid out as one."""
     scheme = urlsplit(path).scheme
     if scheme != "file":
         return scheme in SCHEMES
@@ -47,12 +47,12 @@ def is_store(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StoreLog:
-    """What a store has of one partition. log_start <= last_stable <= end."""
+    """The segments of one partition in the store. log_start <= last_stable <= end."""
 
     partition: TopicPartition
     topic_id: bytes
     log_start: int
-    #: Below it every transaction is decided by what the store has.
+    #: Every transaction below it has its marker in the store.
     last_stable: int
     end: int
     segments: RemoteLogMetadataCache
@@ -88,7 +88,7 @@ class StoreLog:
 
 
 def find_store_logs(url: str, settings: Mapping[str, str]) -> dict[TopicPartition, StoreLog]:
-    """Every partition of the store. :raises ConfigError:"""
+    """Find every partition of the store. Raises `ConfigError`."""
     store = open_store(url, settings)
     for _ in range(_TRIES):
         try:
@@ -102,7 +102,7 @@ def find_store_logs(url: str, settings: Mapping[str, str]) -> dict[TopicPartitio
 
 async def _find(store: Store, url: str) -> dict[TopicPartition, StoreLog]:
     sizes = dict(await store.list(""))
-    # A segment whose second object is missing is just being copied, or just being deleted.
+    # A segment whose second object is missing is just being copied or deleted.
     names = {
         key: name
         for key in sizes
@@ -120,8 +120,8 @@ async def _find(store: Store, url: str) -> dict[TopicPartition, StoreLog]:
     if several := [topic for topic, ids in lives.items() if len(ids) > 1]:
         ids = ", ".join(sorted(format_uuid(each) for each in lives[several[0]]))
         raise ConfigError(
-            f"{url} has segments of {several[0]} with several topic ids ({ids}): it was deleted and made anew, and brokers "
-            "have yet to remove what is old"
+            f"{url} has segments of {several[0]} with several topic ids ({ids}): it was deleted and created again, and brokers "
+            "have yet to remove the old segments"
         )
     return {
         of.tp: _log(of, keys, sizes, indexes) for of, keys in sorted(by_partition.items(), key=lambda each: each[0].tp)
@@ -177,7 +177,7 @@ def _entries(key: str, parts: Mapping[Part, bytes]) -> list[EpochEntry]:
 
 
 def _within(entries: Sequence[EpochEntry], start: int, end: int) -> list[EpochEntry]:
-    """Epochs with records in [start, end]."""
+    """Return the epochs that have records in [start, end]."""
     after = [*(entry.start_offset for entry in entries[1:]), end + 1]
     return [entry for entry, until in zip(entries, after, strict=True) if until > start and entry.start_offset <= end]
 
@@ -191,7 +191,7 @@ def read_store_slice(
     read_committed: bool,
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """What vanished since it was planned is looked for again; what is not there any more is data loss."""
+    """Yield the rows. Look again for objects that were deleted since the plan; records that are gone are data loss."""
     from barnabas.spark.tier_reads import read_slices
 
     def again(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:

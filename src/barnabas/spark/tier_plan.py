@@ -1,8 +1,8 @@
 """Which records of a query are read straight from the object store: planned on the driver.
 
-The cluster says how far each partition is tiered and in which leader epoch, `__remote_log_metadata` which segments there are,
-and the newest of them which epochs the log has had: what agrees with that is the log's. Offsets were resolved before, so the
-records are those that the brokers would give: nothing above the last stable offset is ever tiered.
+The cluster says how far each partition is tiered and in which leader epoch, `__remote_log_metadata` says which segments there
+are, and the newest segment says which epochs the log has had: segments that agree with these belong to the log. Offsets were
+resolved before, so the records are those that the brokers would return: nothing above the last stable offset is ever tiered.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ SLICE_BYTES: Final = 256 << 20
 _URL: Final = "barnabas.remote.storage.url"
 _FETCH_BYTES: Final = 4 << 20
 _FOREVER: Final = 1 << 62
-#: How long a broker may wait before it says that there is nothing.
+#: How long a broker may wait before it answers without records.
 _WAIT_MS: Final = 500
 
 
 class Plan(NamedTuple):
-    """What is read from where. Together they are the ranges that were asked for."""
+    """The slices to read from the store, and the ranges to read from brokers: together they are the requested ranges."""
 
     url: str
     slices: list[TierSlice]
@@ -63,17 +63,17 @@ class _Metadata(NamedTuple):
 
 
 class TierPlanner:
-    """Owner: a query's reader on the driver. Remembers what it has read of the metadata topic."""
+    """Owner: a query's reader on the driver. Remembers its position in the metadata topic."""
 
     def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock = clock
         self._read: dict[int, _Metadata] = {}
-        #: Why the store is not read, once that is known for good.
+        #: The reason why this query never reads the store; "" if it may.
         self._why_not = "tierReads=never" if options.tier_reads is TierReads.NEVER else ""
 
     def plan(self, lookup: OffsetLookup, ranges: Sequence[OffsetRange], *, max_bytes: int = SLICE_BYTES) -> Plan:
-        """:raises ConfigError: with tierReads=direct, where the store cannot be read"""
+        """Plan the ranges. Raises `ConfigError` with tierReads=direct if the store cannot be read."""
         nothing = Plan("", [], list(ranges))
         if self._why_not or not ranges:
             return nothing
@@ -93,7 +93,7 @@ class TierPlanner:
             return None
         url = self._options.tier_url or _url_of(client)
         if url is None:
-            self._why_not = f"the brokers do not tell {_URL}: set the option tierUrl"
+            self._why_not = f"the brokers do not announce {_URL}: set the option tierUrl"
             raise ConfigError(self._why_not)
         store = open_store(url, self._options.store)
         caches = self._caches(client, {_tier_partition(each) for each in wanted})
@@ -113,12 +113,12 @@ class TierPlanner:
         slices = self._sliced(whole, bundles, max_bytes)
         return Plan(url, slices, sorted(rest, key=lambda hole: (hole.partition, hole.from_offset)))
 
-    # -- what the cluster says ------------------------------------------------------------------------------------------
+    # -- answers of the cluster -----------------------------------------------------------------------------------------
 
     def _tiered_ends(
         self, client: BlockingClient, partitions: list[TopicPartition]
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """The last record of each partition that is in the tier; its offset is -1 where none is."""
+        """Return the last tiered record of each partition; its offset is -1 if no record is tiered."""
         wanted = dict.fromkeys(partitions, LATEST_TIERED)
         try:
             found = client.run(partition_admin.list_offsets(client.core, wanted))
@@ -132,7 +132,7 @@ class TierPlanner:
     def _caches(
         self, client: BlockingClient, wanted: set[TierPartition]
     ) -> dict[TierPartition, RemoteLogMetadataCache]:
-        """The segments of each partition, from the metadata topic as it is now."""
+        """Return the segments of each partition, from the metadata topic as it is now."""
         topic = client.refresh([REMOTE_LOG_METADATA_TOPIC]).topics.get(REMOTE_LOG_METADATA_TOPIC)
         count = 0 if topic is None else len(topic.partitions)
         if not count:
@@ -171,13 +171,13 @@ class TierPlanner:
         tiered: ListedOffset,
         log_start: int,
     ) -> tuple[list[TierSlice], dict[str, dict[Part, bytes]]]:
-        """What the tier has of a range, a piece for each segment, and the indexes of those that are to be cut."""
+        """Return the slices of a range in the tier, one for each segment, and the indexes of those that have to be cut."""
         newest = cache.segment_for(tiered.leader_epoch, tiered.offset)
         if newest is None:
-            return [], {}  # deleted, or so new that its event is to come
+            return [], {}  # deleted, or so new that its event has not arrived
         bundles = asyncio.run(get_indexes(store, [layout.log_key(newest)]))
         epochs = _epochs(bundles[layout.log_key(newest)])
-        # What is below the log start is gone, also where the store still has it: the brokers say so.
+        # Records below the log start are deleted, even if the store still has them: brokers do not return them.
         first, last = max(wanted.from_offset, log_start), min(wanted.until_offset, tiered.offset + 1)
         found = list(pieces(cache, epochs, first, last))
         needed = [each.segment for each in found if self._needs_index(each)]
@@ -235,10 +235,11 @@ class TierPlanner:
         return sorted(set(found), key=lambda txn: txn.first_offset)
 
     def _aborted_above(self, client: BlockingClient, partition: TopicPartition, last_tiered: int) -> list[AbortedTxn]:
-        """Transactions with records in the tier that were aborted above it: the broker tells those with what follows.
+        """Return transactions with records in the tier whose abort markers are above it: the broker returns them with the later
+        records.
 
-        An empty answer tells nothing of them, unless the log is stable up to there and no further: a new leader gives one that
-        does not know yet what is committed.
+        An empty response is only conclusive if the log is stable up to that point and no further: a new leader sends an empty
+        response while it does not know yet what is committed.
         """
         isolation = self._options.consumer.isolation_level
         deadline_s = self._clock() + self._options.poll_timeout_ms / 1000
@@ -251,7 +252,7 @@ class TierPlanner:
                 break
             if self._clock() > deadline_s:
                 raise ConfigError(
-                    f"the leader of {partition} does not tell which transactions were aborted above offset {last_tiered}: its "
+                    f"the leader of {partition} does not say which transactions were aborted above offset {last_tiered}: its "
                     f"last stable offset is {after.last_stable_offset}"
                 )
             wait_ms = _WAIT_MS
@@ -270,7 +271,7 @@ def _tier_partition(wanted: OffsetRange) -> TierPartition:
 
 
 def _url_of(client: BlockingClient) -> str | None:
-    """Where the cluster's brokers put their history; None where they do not say."""
+    """Return the URL at which the cluster's brokers store their history; None if they do not say it."""
     for broker_id in client.refresh([]).brokers:
         resource = (ConfigResourceType.BROKER, str(broker_id))
         try:
@@ -286,7 +287,7 @@ def _epochs(parts: Mapping[Part, bytes]) -> LeaderEpochCache:
 
 
 def _holes(wanted: OffsetRange, found: Sequence[TierSlice]) -> list[OffsetRange]:
-    """What of a range the tier does not have."""
+    """Return the parts of a range that the tier does not have."""
     holes, at = [], wanted.from_offset
     for each in found:
         if each.from_offset > at:

@@ -1,7 +1,7 @@
 """Rows of slices straight from the object store: the executor's side.
 
-Threads get the next ranges of objects while those that have come are decoded. What is not there any more is asked of the
-brokers, who know its new place, or say that it is gone.
+Threads read the next ranges of objects while the task decodes the last ones. If an object is gone, the reader asks the
+brokers, which know the new place of its records, or report that they are deleted.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from barnabas.wire.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD
 
 _CHUNK_BYTES: Final = 8 << 20
 _OFFSET: Final = struct.Struct(">q")
-#: Ranges under way or waiting: with the one that is decoded, what a task holds in memory.
+#: Reads in progress or waiting: with the chunk that is being decoded, the memory of a task.
 _CHUNKS_AHEAD: Final = 3
 
-#: Reads the records of a slice from an offset to another in some other way, for a reason.
+#: Reads the records of a slice from an offset to another in another way; gets the error that made it necessary.
 Elsewhere = Callable[[TierSlice, int, int, Exception], Iterator[pa.RecordBatch]]
 
 
@@ -39,7 +39,7 @@ def read_slices(
     insists: bool,
     check_crcs: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """`insists`: a store that fails is a failure, and not a reason to ask elsewhere. :raises StoreFault:"""
+    """`insists`: if the store fails, raise `StoreFault` instead of calling `elsewhere`."""
     with ThreadPoolExecutor(_CHUNKS_AHEAD) as pool:
         ahead = _Ahead(open_store(url, settings), parts, pool)
         try:
@@ -63,7 +63,7 @@ def read_slices(
 
 
 def _decoded(chunks: Iterator[memoryview], part: TierSlice, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
-    """A chunk is decoded where it lies. Only a batch that two of them share is put together."""
+    """Decode chunks in place. Only a batch that two chunks share is copied together."""
     cut = b""
     for chunk in chunks:
         start = 0
@@ -87,7 +87,7 @@ def _decoded(chunks: Iterator[memoryview], part: TierSlice, decoder: BatchDecode
 
 
 def _check_is_of(part: TierSlice, data: bytes | memoryview) -> None:
-    """The first batch of what came lies within the segment. Another segment's records would be left out, like a gap."""
+    """Check that the first batch lies within the segment. Records of another segment would be left out, like a gap."""
     if part.segment_offsets is None:
         return
     first, last = part.segment_offsets
@@ -100,31 +100,31 @@ def _check_is_of(part: TierSlice, data: bytes | memoryview) -> None:
 
 
 def _completed(cut: bytes, chunk: memoryview) -> tuple[bytes, int]:
-    """The batch that begins with `cut`, as far as `chunk` has the rest of it; and how much of `chunk` that is."""
+    """Complete the batch that begins with `cut` from `chunk`; return it, and how many bytes of `chunk` were used."""
     header = cut + bytes(chunk[: max(0, HEADER_SIZE - len(cut))])
     if len(header) < HEADER_SIZE:
         return header, len(chunk)
     missing = LOG_OVERHEAD + int.from_bytes(header[LENGTH_AT : LENGTH_AT + 4], "big", signed=True) - len(cut)
     if missing <= 0:
-        return cut + bytes(chunk), len(chunk)  # it says what cannot be: nothing whole comes of it
+        return cut + bytes(chunk), len(chunk)  # the header's length is impossible: the batch will never be whole
     return cut + bytes(chunk[:missing]), min(missing, len(chunk))
 
 
 class _Ahead:
-    """The bytes of slices, in order; the next ones are on their way, also those of the next slice."""
+    """The bytes of slices, in order. Reads the next chunks in advance, also those of the next slice."""
 
     def __init__(self, store: Store, parts: Sequence[TierSlice], pool: ThreadPoolExecutor) -> None:
         self._store = store
         self._parts = parts
         self._pool = pool
-        #: The number of a slice, and where a chunk of it begins.
+        #: The chunks to read: (number of the slice, start of the chunk).
         self._wanted = deque(
             (number, start) for number, part in enumerate(parts) for start in range(part.start, part.end, _CHUNK_BYTES)
         )
         self._coming: deque[tuple[int, Future[memoryview]]] = deque()
 
     def chunks(self, number: int) -> Iterator[memoryview]:
-        """Of one slice. Slices are asked for in order; what is left of those before is dropped."""
+        """Yield the chunks of one slice. Callers ask for slices in order; unread chunks of earlier slices are dropped."""
         while self._wanted and self._wanted[0][0] < number:
             self._wanted.popleft()
         while self._coming and self._coming[0][0] < number:

@@ -1,6 +1,6 @@
-"""Slices of segments in an object store: what a task reads, and how a segment is cut.
+"""Slices of segments in an object store, which tasks read, and the cutting of a segment into slices.
 
-A slice says by offsets what it is to read, and by positions where that is. No other slice has one of its offsets. Positions
+A slice has the offsets to read, and the positions where they are. No two slices share an offset. Positions
 come from the sparse index of the segment, so a slice may begin and end with a batch of its neighbours, whose records it
 leaves out.
 """
@@ -38,7 +38,7 @@ class TierSlice:
     start: int
     end: int
     aborted: tuple[AbortedTxn, ...] = ()
-    #: The first and the last offset of the whole segment, as the metadata says; None: not known.
+    #: The first and the last offset of the whole segment, from the metadata; None: not known.
     segment_offsets: tuple[int, int] | None = None
 
     @property
@@ -54,19 +54,19 @@ class Place(NamedTuple):
 
 
 def index_places(data: bytes, base_offset: int, size_bytes: int) -> Iterator[Place]:
-    """What an offset index says of a segment. Past its end in a preallocated file there is nothing."""
+    """Yield the entries of a segment's offset index. A preallocated file has empty entries after its end."""
     before = 0
     for relative, position in _INDEX_ENTRY.iter_unpack(data[: len(data) // _INDEX_ENTRY.size * _INDEX_ENTRY.size]):
         if position <= before or position >= size_bytes or relative < 0:
             if relative or position:
-                continue  # the first batch, at 0, or one that was appended since the file was looked at
+                continue  # the first batch, at 0, or one that was appended after the size was read
             return
         before = position
         yield Place(base_offset + relative, position)
 
 
 async def get_indexes(store: Store, log_keys: Iterable[str]) -> dict[str, dict[Part, bytes]]:
-    """Of each segment what its second object holds, several at once. :raises StoreFault:"""
+    """Read the second object of each segment, several at once. Raises `StoreFault`."""
     slots = asyncio.Semaphore(_GETS_AT_ONCE)
 
     async def get(log_key: str) -> dict[Part, bytes]:
@@ -82,7 +82,7 @@ async def get_indexes(store: Store, log_keys: Iterable[str]) -> dict[str, dict[P
 
 
 def aborted_in(log_key: str, parts: Mapping[Part, bytes]) -> Iterator[AbortedTxn]:
-    """The aborted transactions that ended in a segment. :raises StoreFault:"""
+    """Yield the aborted transactions that ended in a segment. Raises `StoreFault`."""
     try:
         yield from txn_index.decode(log_key, parts.get(Part.TXN_INDEX, b""))
     except CorruptIndex as error:
@@ -90,7 +90,7 @@ def aborted_in(log_key: str, parts: Mapping[Part, bytes]) -> Iterator[AbortedTxn
 
 
 def cut(piece: TierSlice, places: Sequence[Place], *, max_bytes: int, max_records: int | None) -> list[TierSlice]:
-    """The piece in slices of so many bytes, or of so many offsets where that is asked for, as far as the index has places."""
+    """Cut the piece into slices of at most `max_bytes`, or of `max_records` offsets if given, at the places of the index."""
     begin, end = _span(places, piece.from_offset, piece.until_offset, piece.start, piece.end)
     offsets = [piece.from_offset]
     if max_records is not None:
@@ -110,24 +110,24 @@ def cut(piece: TierSlice, places: Sequence[Place], *, max_bytes: int, max_record
     return slices
 
 
-#: A task that reads so much is worth what a task costs.
+#: A task that reads so many bytes is worth its cost.
 _SHARED_BYTES: Final = 256 << 20
 
 
 def slices_in_tasks(slices: Sequence[TierSlice]) -> list[tuple[TierSlice, ...]]:
-    """Small slices that follow on each other in a partition share a task."""
+    """Let small slices that follow on each other in a partition share a task."""
     of_partitions = groupby(slices, lambda each: each.partition)
     return [task for _, some in of_partitions for task in packed(some, lambda each: each.size_bytes, _SHARED_BYTES)]
 
 
 def _span(places: Sequence[Place], first: int, until: int, begin: int, end: int) -> tuple[int, int]:
-    """Where the records in [first, until) are at most."""
+    """Return an upper bound of the positions of the records in [first, until)."""
     start, stop = begin, end
     for number, place in enumerate(places):
         if place.last_offset < first:
             start = max(start, place.position)
         elif place.last_offset >= until:
-            # Its batch may begin inside the range; whatever the next place names does not.
+            # The batch may begin inside the range; the batch of the next place ends after it.
             if number + 1 < len(places):
                 stop = min(stop, places[number + 1].position)
             break
@@ -135,6 +135,6 @@ def _span(places: Sequence[Place], first: int, until: int, begin: int, end: int)
 
 
 def relevant(aborted: Sequence[AbortedTxn], data: bytes | memoryview) -> list[AbortedTxn]:
-    """Aborted transactions that reach into `data`. An earlier one of a producer says nothing of its next."""
+    """Return the aborted transactions that reach into `data`. An earlier one of a producer says nothing of its next one."""
     first = int.from_bytes(data[:8], "big", signed=True)
     return [txn for txn in aborted if txn.last_offset >= first]

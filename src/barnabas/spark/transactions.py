@@ -1,11 +1,11 @@
-"""All of a batch or nothing: the driver's side of the exactly-once sink.
+"""The driver's side of the exactly-once sink: readers see all of a batch or nothing.
 
 Tasks leave their rows in open transactions. `Driver.commit` makes itself the query's only driver (InitProducerId of the
-driver's transactional id fences any other), reads what was decided, and carries out the verdict of `decision.judge`: keep
-the transactions from timing out where the brokers can (KIP-939), record the decision, end every transaction, record that.
-A driver that dies on the way leaves a decision or none; the next one finishes or starts over accordingly.
+driver's transactional id fences any other), reads the decisions, and carries out the verdict of `decision.judge`: keep
+the transactions from timing out if the brokers can (KIP-939), record the decision, end every transaction, record the end.
+A driver that dies on the way leaves a decision or none; the next one finishes the batch or starts over.
 
-What no decision names is aborted: attempts of the same start after each batch, those of earlier starts at the first.
+Transactions that no decision names are aborted: those of this start after each batch, those of earlier starts at the first.
 """
 
 import logging
@@ -44,11 +44,11 @@ log = logging.getLogger(__name__)
 
 #: A driver that dies while it decides holds its transaction open for this long at most.
 _DRIVER_TIMEOUT_MS: Final = 60_000
-#: Transactional ids of a start are used again every so many batches: an attempt that lingers is fenced by then, and a
-#: coordinator has to remember a bounded number of ids.
+#: A start uses its transactional ids again after this number of batches: by then an attempt that lingers is fenced. So a
+#: coordinator has to remember only a bounded number of ids.
 ID_CYCLE: Final = 4
 
-#: The transaction has another producer by now, or was aborted: it timed out.
+#: Errors that say that another producer has the transaction, or that it was aborted: it timed out.
 _LOST: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -66,10 +66,10 @@ _NO_TWO_PHASE: Final = frozenset(
     }
 )
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
-#: States of a transactional id whose last transaction is seen, or is about to be.
+#: States of a transactional id whose last transaction readers see, or are about to see.
 _COMMITTED: Final = frozenset({"PrepareCommit", "CompleteCommit"})
 
-#: Where a driver may die: tests stop it there.
+#: Points at which a driver may die: tests stop it there.
 READY, DECIDED, HALF_ENDED, ALL_ENDED = "ready", "decided", "half-ended", "all-ended"
 
 
@@ -78,7 +78,7 @@ class DriverReplaced(BarnabasError):
 
 
 class BatchNotWritten(BarnabasError):
-    """A task's transaction was gone before the decision: nothing of the batch is seen, and it is to be written again."""
+    """A task's transaction was gone before the decision: readers see no row of the batch, and it has to be written again."""
 
 
 class TransactionsLost(BarnabasError):
@@ -93,7 +93,7 @@ class BatchOf:
     run: str
     batch: int
     kind: str
-    #: What the query's checkpoint says of the batch; None for a batch write.
+    #: The batch as the query's checkpoint describes it; None for a batch write.
     planned: Planned | None = None
     #: None for a batch write, and until a task has asked the cluster.
     identity: BatchIdentity | None = None
@@ -112,7 +112,7 @@ class BatchOf:
         )
 
     def ids(self, prefix: str) -> str:
-        """How the transactional ids of its tasks begin; partition and attempt follow."""
+        """Return the common beginning of its tasks' transactional ids; partition and attempt follow."""
         return f"{run_prefix(prefix, self.query, self.run)}{self.batch % ID_CYCLE}/"
 
     def __str__(self) -> str:
@@ -161,15 +161,15 @@ class Driver:
         self._transactions = connection.transactions
         self._at = at
         self._now_ms = now_ms
-        # Not more than tasks ask for: brokers may allow no more.
+        # Not more than tasks use: brokers may allow no more.
         self._timeout_ms = min(_DRIVER_TIMEOUT_MS, options.transaction_timeout_ms)
 
-    # -- what writers call ----------------------------------------------------------------------------------------------
+    # -- calls of the writers ---------------------------------------------------------------------------------------------
 
     def commit(
         self, batch: BatchOf, written: Mapping[str, ProducerIdentity], *, skipped: int = 0, rows: int = 0
     ) -> None:
-        """Let what the tasks have written be seen, unless the batch was decided before.
+        """Make the rows of the tasks visible, unless the batch was decided before.
 
         `skipped` tasks have written nothing, because they found the batch decided or the user skips it. `rows`: of all tasks.
         """
@@ -195,7 +195,7 @@ class Driver:
                     self._finish(batch.query, unfinished, where, driver, identity)
                 raise _refused(batch, decided, reason)
             case AlreadyDecided(named, unfinished, caveat):
-                self._abort({name: who for name, who in written.items() if name not in named})
+                self._abort({name: producer for name, producer in written.items() if name not in named})
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
                 self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *named})
@@ -207,7 +207,8 @@ class Driver:
                 self._sweep_losers(run_prefix(options.transactional_id_prefix, batch.query, batch.run))
 
     def _refuse_early(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
-        """Before this start becomes the query's only driver: a query with a foreign checkpoint must not fence the right one."""
+        """Refuse before this start becomes the query's only driver: a query with a foreign checkpoint must not fence the right
+        one."""
         found = self._connection.decisions(self._options.decisions_topic, batch.query)
         assert found is not None, "the topic was just made"
         verdict = decision.judge(found[1].of(batch.query), batch.candidate(self._options))
@@ -257,29 +258,30 @@ class Driver:
             note_repeated(self._options.once_checkpoint or self._options.checkpoint_location, batch.batch, rows)
 
     def abort(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
-        """Nothing of these is ever seen; but Spark also calls this when `commit` failed, perhaps after it had decided."""
+        """Abort the tasks' transactions. Spark also calls this when `commit` failed, perhaps after the decision: decided ones
+        stay."""
         if not written:
             return
         options = self._options
-        # Settles a decision that a driver of the query has begun: it is committed or aborted after this.
+        # InitProducerId commits or aborts a decision that a driver of the query has begun.
         driver = driver_id(options.transactional_id_prefix, batch.query)
         self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
         found = self._connection.decisions(options.decisions_topic, batch.query)
         decided = None if found is None else found[1].of(batch.query).decision
         named = {} if decided is None else decided.participants
-        self._abort({name: who for name, who in written.items() if name not in named})
+        self._abort({name: producer for name, producer in written.items() if name not in named})
 
     def _abort(self, written: Mapping[str, ProducerIdentity]) -> None:
-        """Known to be named by no decision. One that cannot be aborted now is when it times out."""
+        """Abort transactions that no decision names. One that cannot be aborted now times out."""
         outcome = self._transactions.end_all(written, committed=False) if written else {}
-        # Kept ones have another identity by now: a new producer aborts whatever is open.
+        # A kept transaction has another identity by now: a new producer with its id aborts it.
         self._abort_by_name([name for name, refusal in outcome.items() if refusal is not None])
 
     def _abort_by_name(self, names: list[str]) -> None:
         outcome = self._transactions.abort_all(names, timeout_ms=self._timeout_ms) if names else {}
         for name, refusal in outcome.items():
             if refusal is not None:
-                log.warning("transaction %s could not be aborted and is left to time out: %s", name, refusal)
+                log.warning("transaction %s cannot be aborted, so it stays open until it times out: %s", name, refusal)
 
     # -- deciding -------------------------------------------------------------------------------------------------------
 
@@ -292,7 +294,7 @@ class Driver:
         driver: str,
         identity: ProducerIdentity,
     ) -> tuple[Decision, ProducerIdentity]:
-        """The decision, and whom the driver is after it: each transaction of its own may raise its epoch."""
+        """Record the decision; return it with the driver's new identity: a transaction may raise its epoch."""
         kept = self._keep(batch, written)
         self._at(READY)
         prefix = commonprefix([each.name for each in kept])  # noqa: RUF071  # characters are what it is for
@@ -314,16 +316,16 @@ class Driver:
                 raise
             raise DriverReplaced(
                 f"{batch} was not committed: another driver of the same query has taken over ({refused}). "
-                "What this one wrote is aborted; stop it, and let the newer one go on"
+                "The transactions of this one are aborted; stop it, and let the newer one go on"
             ) from refused
         self._at(DECIDED)
         return decided, identity
 
     def _keep(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> list[Participant]:
-        """The transactions, each known to be open, and safe from timing out where its coordinator can do that.
+        """Return the transactions, each known to be open, and safe from timing out if its coordinator can do that.
 
-        Coordinators differ: two-phase commit is enabled one broker after the other. A prepared transaction has an identity of
-        its own from then on, which alone can end it.
+        Coordinators differ: two-phase commit is enabled one broker after the other. A prepared transaction gets a new identity,
+        and only that one can end it.
         """
         answers = self._transactions.keep_all(list(written)) if written else {}
         prepared = {
@@ -332,26 +334,26 @@ class Driver:
             if not (isinstance(answer, BrokerRefused) and answer.code in _NO_TWO_PHASE)
         }
         gone = {name for name, answer in prepared.items() if not _is_kept(answer, written[name])}
-        others = {name: who for name, who in written.items() if name not in prepared}
+        others = {name: producer for name, producer in written.items() if name not in prepared}
         gone |= self._not_open(others)
         self._require_none_gone(batch, gone, written)
-        kept = [Participant(name, *who) for name, who in others.items()]
+        kept = [Participant(name, *producer) for name, producer in others.items()]
         for name, answer in prepared.items():
             assert isinstance(answer, Initialised), "a refusal is gone"
             kept.append(Participant(name, *answer.identity, prepared=True))
         return kept
 
     def _not_open(self, written: Mapping[str, ProducerIdentity]) -> set[str]:
-        """Those that cannot be ended with the identity that wrote them."""
+        """Return the transactions that cannot be ended with the identity that wrote them."""
         states = self._transactions.describe_all(list(written)) if written else {}
         gone = set()
-        for name, who in written.items():
+        for name, producer in written.items():
             state = states[name]
             if (
                 isinstance(state, BrokerRefused)
                 or state.transaction_state != "Ongoing"
-                or (state.producer_id, state.producer_epoch) != who
-                # Prepared by a coordinator that lost its place before it could tell us the new identity.
+                or (state.producer_id, state.producer_epoch) != producer
+                # A coordinator prepared it, and was replaced before it could send us the new identity.
                 or state.transaction_timeout_ms == NO_TIMEOUT_MS
             ):
                 gone.add(name)
@@ -373,17 +375,17 @@ class Driver:
     def _finish(
         self, query: str, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
     ) -> None:
-        """End every transaction of a decided batch. Asking again for one that has ended does no harm."""
-        left = self._end(decided)
+        """End every transaction of a decided batch. To end one twice does no harm."""
+        unended = self._end(decided)
         self._at(ALL_ENDED)
-        if left:
-            self._give_up(query, decided, left, where, driver, identity)
+        if unended:
+            self._give_up(query, decided, unended, where, driver, identity)
         self._record_ended(query, decided, where)
 
     def _end(self, decided: Decision) -> "_Left":
-        """Those that cannot be ended any more."""
+        """End the transactions; return those that cannot be ended any more."""
         participants = list(decided.participants.items())
-        left = _Left([], [])
+        unended = _Left([], [])
         half = (len(participants) + 1) // 2
         for part in (dict(participants[:half]), dict(participants[half:])):
             identities = {name: each.identity for name, each in part.items()}
@@ -396,18 +398,18 @@ class Driver:
                 if refusal.code not in _LOST:
                     raise refusal
                 if refusal.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-                    left.lost.append(name)
+                    unended.lost.append(name)
                 elif not part[name].prepared:
-                    left.forgotten.append(name)
+                    unended.forgotten.append(name)
                 # A prepared one cannot time out: if its coordinator has forgotten it, it was ended long ago.
             self._at(HALF_ENDED)
-        return left
+        return unended
 
     def _committed(self, refused: Mapping[str, Participant]) -> set[str]:
-        """Those that were committed before, though another end is refused.
+        """Return the transactions that were committed before, although the coordinator refuses to end them again.
 
-        With `transaction.version` 2 an end raises the epoch, and without it does not. Where the cluster has changed its version
-        since, an end that comes again does not look like one.
+        With `transaction.version` 2 an end raises the epoch, with older versions it does not. If the cluster has changed its
+        version since, the coordinator does not recognise a repeated end.
         """
         states = self._transactions.describe_all(list(refused)) if refused else {}
         return {
@@ -423,22 +425,23 @@ class Driver:
         self,
         query: str,
         decided: Decision,
-        left: "_Left",
+        unended: "_Left",
         where: TopicPartition,
         driver: str,
         identity: ProducerIdentity,
     ) -> None:
-        """The brokers aborted transactions between the decision and its end, or may have: never in silence."""
+        """Handle transactions that the brokers aborted between the decision and their end, or may have. Always raises or
+        logs."""
         total = len(decided.transactions)
         when = f"batch {decided.batch} of query {query} was decided at {decided.decided_at_ms} ms since 1970"
-        what = f"{when}. {left.told(total)}"
-        if len(left.lost) == total or self._options.on_lost == REWRITE:
-            # An epoch of its own: the decision may have been this driver's last record, with the same sequence.
+        what = f"{when}. {unended.described(total)}"
+        if len(unended.lost) == total or self._options.on_lost == REWRITE:
+            # The new decision needs a new epoch: the last one may have the same sequence.
             identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms, expected=identity)
             self._record_decision(query, decision.voided(decided), where, driver, identity)
-            # Waits for its markers: whoever reads the log from now on knows.
+            # InitProducerId waits for the markers: readers of the log know of the voided decision from now on.
             self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
-            seen = "Nothing of it is seen." if len(left.lost) == total else "Rows of other tasks are seen."
+            seen = "Nothing of it is seen." if len(unended.lost) == total else "Rows of other tasks are seen."
             raise TransactionsLost(f"{what}. {seen} Start the query again: the whole batch will be written again")
         if self._options.on_lost == SKIP:
             log.error("%s. onLostTransactions=skip: rows that are missing from the topics are skipped", what)
@@ -454,14 +457,14 @@ class Driver:
     def _record_decision(
         self, query: str, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
     ) -> ProducerIdentity:
-        """In a transaction of the driver's own: whoever was fenced cannot commit it. Whom the driver is in its next one."""
+        """Write in a transaction of the driver, which a fenced driver cannot commit. Return the identity for the next one."""
         producer = self._producer(identity, driver)
         producer.send(_ready(where, [(Key(query, decision.DECISION), decided.encode())], self._now_ms()))
         producer.flush()
         return self._transactions.end(driver, identity, committed=True)
 
     def _record_ended(self, query: str, decided: Decision, where: TopicPartition) -> None:
-        """A batch write is done with once it has ended; a streaming query remembers how far it is."""
+        """Delete the decision of a batch write, which is done once it has ended; note how far a streaming query is."""
         if decided.kind == BATCH:
             self._record(where, [(Key(query, decision.DECISION), None), (Key(query, decision.ENDED), None)])
         else:
@@ -482,17 +485,18 @@ class Driver:
             transactional_id=transactional_id,
         )
 
-    # -- what others left behind ----------------------------------------------------------------------------------------
+    # -- transactions of other starts -------------------------------------------------------------------------------------
 
     def _sweep(self, prefix: str, *, keep: set[str]) -> None:
         """Abort open transactions that no decision names: of attempts that lost, of tasks and drivers that died."""
-        left = [name for name in self._transactions.ongoing(prefix) if name not in keep]
-        if left:
-            log.info("aborting %d transactions that no decision names, such as %s", len(left), left[0])
-            self._abort_by_name(left)
+        unnamed = [name for name in self._transactions.ongoing(prefix) if name not in keep]
+        if unnamed:
+            log.info("aborting %d transactions that no decision names, such as %s", len(unnamed), unnamed[0])
+            self._abort_by_name(unnamed)
 
     def _sweep_losers(self, prefix: str) -> None:
-        """After each batch. What cannot be reached now is swept after the next one: no reason to fail a batch that is seen."""
+        """Abort attempts that lost, after each batch. A failure is no reason to fail a batch that readers see: the next batch
+        tries again."""
         try:
             self._sweep(prefix, keep=set())
         except ClientError as error:
@@ -501,21 +505,21 @@ class Driver:
             )
 
     def _tidy(self, known: DecisionLog, where: TopicPartition, own: str) -> None:
-        """Finish batch writes whose driver died after deciding, and delete what nobody has asked for in a long time."""
+        """Finish batch writes whose driver died after deciding, and delete records that no driver has used for a long time."""
         for query, state in list(known.states.items()):
             unfinished = state.unfinished
             if query == own or unfinished is None or unfinished.kind != BATCH:
                 continue
             try:
-                left = self._end(unfinished)
+                unended = self._end(unfinished)
             except ClientError as error:
                 log.warning("batch write %s was decided but cannot be finished now: %s", query, error)
                 continue
-            if left:
+            if unended:
                 log.error(
                     "batch write %s was decided, and its driver died. %s",
                     query,
-                    left.told(len(unfinished.transactions)),
+                    unended.described(len(unfinished.transactions)),
                 )
             self._record_ended(query, unfinished, where)
         old = decision.forgotten(known.states, now_ms=self._now_ms(), retention_ms=self._options.decision_retention_ms)
@@ -528,13 +532,13 @@ class _Left(NamedTuple):
     #: Aborted by a broker: they timed out while no driver ran. Their rows are missing.
     lost: list[str]
     #: Their coordinator has forgotten them (`transactional.id.expiration.ms`): they were ended long ago, by a driver that
-    #: could not record it any more, or by a time-out. Nobody can tell which.
+    #: could not record it any more, or by a time-out. It cannot be found out which of the two.
     forgotten: list[str]
 
     def __bool__(self) -> bool:
         return bool(self.lost or self.forgotten)
 
-    def told(self, total: int) -> str:
+    def described(self, total: int) -> str:
         said = []
         if self.lost:
             said.append(
@@ -544,15 +548,15 @@ class _Left(NamedTuple):
         if self.forgotten:
             said.append(
                 f"{len(self.forgotten)} of its {total} transactions are forgotten by the brokers "
-                "(transactional.id.expiration.ms), and nobody can tell whether their rows are there: "
+                "(transactional.id.expiration.ms), so it cannot be found out whether their rows are there: "
                 f"{', '.join(sorted(self.forgotten)[:5])}"
             )
         return ". ".join(said)
 
 
-def _is_kept(answer: Initialised | BrokerRefused, who: ProducerIdentity) -> bool:
+def _is_kept(answer: Initialised | BrokerRefused, producer: ProducerIdentity) -> bool:
     if isinstance(answer, Initialised):
-        return answer.ongoing == who
+        return answer.ongoing == producer
     if answer.code in _LOST:
         return False
     raise answer

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark need not look through: it collects garbage after every task, modules and all."""
+"""Keeps imported modules out of the garbage collection that a Python worker of Spark does after every task."""
 
 import functools
 import gc
@@ -6,5 +6,5 @@ import gc
 
 @functools.cache
 def keep_imports() -> None:
-    """Once a process, when everything is imported: with numba and Arrow loaded a collection takes some 50 ms, else 5."""
+    """Call once per process, after all imports: with numba and Arrow loaded a collection takes some 50 ms, without them 5."""
     gc.freeze()

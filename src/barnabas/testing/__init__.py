@@ -51,7 +51,7 @@ __all__ = [
     "wait_until",
 ]
 
-#: Loaded when they are asked for: pytest loads this package at each start, whether tests use it or not.
+#: Loaded on first use: pytest loads this package at each start, whether tests use it or not.
 _HOMES = {
     "AsyncBroker": "barnabas.testing.broker",
     "AsyncBrokerTestCase": "barnabas.testing.broker_cases",

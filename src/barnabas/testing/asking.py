@@ -1,4 +1,4 @@
-"""Questions to a cluster from a test: a client for each, on an event loop of its own, whatever thread asks."""
+"""Run operations on a cluster from a test: each with its own client, on its own event loop, from any thread."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -23,7 +23,7 @@ def ask(config: ClientConfig, question: Question[T]) -> T:
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Blocks. A test that runs on a loop may ask as well: its loop stands still meanwhile."""
+    """Block until the work is done, even in a test that runs on an event loop: that loop is blocked meanwhile."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -17,12 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
+from barnabas.base.names import did_you_mean
 from barnabas.broker.runtime.faults import TEST_CLIENT_ID
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.local_settings import SettingValue, setting_texts
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.client.names import nearest
 from barnabas.testing.asking import Question
 from barnabas.testing.broker_faults import BrokerFaults
 from barnabas.testing.in_process import HOST, Machinery, Options
@@ -392,7 +392,9 @@ class Broker:
         for name in others:
             if name in _OF_CLUSTER:
                 raise ValueError(f"Broker has no option {name!r}: it needs processes, so use Cluster({name}=…)")
-            raise ValueError(f"Broker has no option {name!r}{nearest(name, _OWN) or ': it has ' + ', '.join(_OWN)}")
+            raise ValueError(
+                f"Broker has no option {name!r}{did_you_mean(name, _OWN) or ': it has ' + ', '.join(_OWN)}"
+            )
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: there must be one at least")
         own = {broker_id: _checked_settings(settings) for broker_id, settings in (broker_config or {}).items()}

@@ -20,16 +20,16 @@ from barnabas.testing.shared import Kafka, SharedClusters, check_options
 
 @functools.cache
 def _clusters() -> SharedClusters:
-    """Of this process; they end with it."""
+    """Return the shared clusters of this process; they end with it."""
     clusters = SharedClusters()
     atexit.register(clusters.close)
     return clusters
 
 
 class KafkaTestCase(unittest.TestCase):
-    """`self.kafka` is what the fixture `kafka` is for pytest: healed, and its topics deleted, after each test."""
+    """`self.kafka` is what the fixture `kafka` is for pytest. After each test its faults end and its topics are deleted."""
 
-    #: As for `Cluster`. Classes with the same options share a cluster.
+    #: Options of `Cluster`. Classes with the same options share a cluster.
     kafka_options: ClassVar[Mapping[str, Any]] = {}
     kafka: Kafka
 

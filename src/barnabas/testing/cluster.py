@@ -1,4 +1,4 @@
-"""`Cluster`: a local cluster with a test's view of it, and a test's ways to break it. Blocking; any one thread at a time."""
+"""`Cluster`: a local cluster with a test's operations and faults. Blocking; one thread at a time."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _SHORT_ZOOKEEPER = ("--tick-time", str(SHORT_TICK_MS), "--max-session-timeout", 
 class Cluster(FaultyCluster, TopicHelpers):
     """`with Cluster(brokers=3) as cluster: cluster.bootstrap`. Brokers have the ids 1..N."""
 
-    #: A broker or a consumer that dies is missed after about a second, not after six or more. For machines that are not busy.
+    #: Notice a broker or consumer that dies after about a second instead of six or more. Only for machines that are not busy.
     short_sessions: bool = False
 
     def __post_init__(self) -> None:
@@ -35,9 +35,10 @@ class Cluster(FaultyCluster, TopicHelpers):
     # -- snapshots --------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """All that the cluster has on disk now. It is held still for some milliseconds, which clients do not notice."""
+        """Copy everything that the cluster has on disk. Its processes stop for some milliseconds, which clients do not
+        notice."""
         return take(self)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """The cluster is as it was then, at the same addresses. Its processes start anew; clients reconnect."""
+        """Restore that state, at the same addresses. The processes start again, and clients reconnect."""
         restore(self, snapshot)

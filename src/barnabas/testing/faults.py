@@ -1,4 +1,4 @@
-"""A local cluster that a test may break, and that can be mended again. Blocking; any one thread at a time.
+"""A local cluster that a test can break and repair. Blocking; one thread at a time.
 
 Faults that brokers carry out themselves (`broker_faults`) go through their control sockets. What operators have means for
 (certificates, signals, ZooKeeper) is done by those means.
@@ -35,7 +35,7 @@ from barnabas.testing.names import check_broker_settings
 from barnabas.zookeeper.takeover import NoSuchSession, end_session_of
 
 CONTROL_TIMEOUT_S = 60.0
-#: The listener of clients in a secure cluster.
+#: The setting of the clients' listener in a secure cluster.
 _KEYSTORE = "listener.name.client.ssl.keystore.location"
 
 
@@ -57,18 +57,18 @@ class FaultyCluster(LocalCluster, BrokerFaults):
 
     @property
     def _stop_signal(self) -> signal.Signals:
-        # Nobody will look at the data again: there is no need to close it well.
+        # The data is not used again, so a clean stop is unnecessary.
         return signal.SIGTERM if self._temporary is None else signal.SIGKILL
 
     # -- processes ------------------------------------------------------------------------------------------------------
 
     def kill(self, broker_id: int) -> None:
-        """kill -9: no hand-over, no flush."""
+        """Kill the broker with SIGKILL: no hand-over, no flush."""
         super().kill(broker_id)
         self.journal.note(f"broker {broker_id} was killed")
 
     def terminate(self, broker_id: int, **options: float) -> int:
-        """A clean stop; the exit code."""
+        """Stop the broker cleanly; return its exit code."""
         code = super().terminate(broker_id, **options)
         self.journal.note(f"broker {broker_id} was stopped")
         return code
@@ -76,25 +76,25 @@ class FaultyCluster(LocalCluster, BrokerFaults):
     def start_broker(
         self, broker_id: int, *, config: Mapping[str, SettingValue] | None = None, wait: bool = True
     ) -> None:
-        """A broker that was stopped or killed, on its data and port again. Faults that it had are over."""
+        """Start a stopped or killed broker again, with its data and port. Its faults have ended."""
         check_broker_settings(config or ())
         super().start_broker(broker_id, config=config, wait=wait)
         self._marred.discard(broker_id)
         self.journal.note(f"broker {broker_id} was started")
 
     def kill_all(self) -> None:
-        """kill -9 for every process, ZooKeeper's too: a power cut."""
+        """Kill every process with SIGKILL, including ZooKeeper: a power cut."""
         super().kill_all()
         self.journal.note("everything was killed")
 
     def start_all(self, *, zookeeper_port: str) -> None:
-        """After `kill_all`, at the same addresses."""
+        """Start everything after `kill_all`, at the same addresses."""
         self._throttled.clear()
         self._expired.clear()
         super().start_all(zookeeper_port=zookeeper_port)
 
     def _start_brokers(self, dead: list[int]) -> None:
-        """At once: ZooKeeper may still take the former life of each for alive, and is told that it is over."""
+        """Start brokers at once: ZooKeeper may still have their old sessions, and these are ended first."""
         if self.zookeeper is None:
             for broker_id in dead:
                 self._end_session(broker_id)
@@ -105,12 +105,12 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         return self.members(ZOOKEEPER)
 
     def watch(self) -> Watch:
-        """From now on: what a report of a failed test shows."""
+        """Start recording what the report of a failed test shows."""
         self.journal.clear()
         return Watch(self.journal, {name: member.log for name, member in sorted(self._members.items())})
 
     def pause(self, broker_id: int) -> None:
-        """SIGSTOP: connections stay open, and nobody answers."""
+        """Send SIGSTOP: connections stay open, but the broker does not answer."""
         self._running(broker_id)
         super().pause(broker_id)
         self.journal.note(f"broker {broker_id} was paused")
@@ -120,19 +120,19 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         self.journal.note(f"broker {broker_id} was resumed")
 
     def wait_until_down(self, broker_id: int, *, timeout_s: float = 60.0) -> None:
-        """Until the broker's process has ended, by whatever cause."""
+        """Wait until the broker's process has ended, whatever the cause."""
         if not self._wait_exit(self.member(broker_id), timeout_s):
             raise TimeoutError(f"broker {broker_id} still runs after {timeout_s:g} s")
 
     def tear_write(self, broker_id: int) -> None:
-        """The next batch of records that comes is written by half, and the broker is killed in the middle of it: what a crash
-        leaves behind. `wait_until_down`, then `start_broker`."""
+        """Write only half of the next batch of records and kill the broker, as in a crash. Call `wait_until_down`, then
+        `start_broker`."""
         self._order(broker_id, "will be killed in the middle of a write", do="tear_write")
 
     # -- faults by other means --------------------------------------------------------------------------------------------
 
     def expire_certificate(self, broker_id: int) -> None:
-        """The broker shows clients a certificate that has expired. Connections that are there live on."""
+        """Make the broker show clients an expired certificate. Existing connections stay open."""
         if self._security is None:
             raise ClusterFailed("there are no certificates: start the cluster with secure=True")
         from barnabas.cli.local_security import EXPIRED
@@ -147,15 +147,15 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         self.ask(lambda client: alter_configs(client, ConfigResourceType.BROKER, str(broker_id), changes))
 
     def expire_session(self, broker_id: int) -> None:
-        """ZooKeeper gives up the broker's session, as after a long pause: it is no broker of the cluster until it has
-        registered again, and leaders move. Waits until ZooKeeper has."""
+        """End the broker's ZooKeeper session, as after a long pause: until it registers again it does not belong to the
+        cluster, and leaders move. Waits until the session has ended."""
         self._running(broker_id)
         if not self._end_session(broker_id):
             raise ClusterFailed(f"broker {broker_id} has no session that could expire")
         self.journal.note(f"the ZooKeeper session of broker {broker_id} expired")
 
     def _end_session(self, broker_id: int) -> bool:
-        """Also of a broker that is dead and whose session is not. False where there is none."""
+        """End the session of a broker, even of a dead broker. Returns False if it has none."""
         if self.zookeeper is not None:
             raise ClusterFailed("sessions can be ended in the embedded ZooKeeper only, not in another one")
 
@@ -168,7 +168,8 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         return True
 
     def move_controller(self) -> int:
-        """Another broker becomes controller: its id. The old one stays a broker, and is held still until it has lost."""
+        """Move the controller; return the new one's id. The old one stays a broker, and is paused until it has lost the
+        role."""
         if sum(self._can_obey(each) for each in self.broker_ids) < 2:
             raise ClusterFailed("the controller cannot move: it takes two brokers that run")
         before = self.controller()
@@ -191,14 +192,14 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         return after
 
     def _session_config(self) -> SessionConfig:
-        """Of a ZooKeeper client with a broker's rights."""
+        """Return the settings of a ZooKeeper client with a broker's rights."""
         own = self._security.zookeeper_client_settings() if self._security is not None else {}
         return session_config(BrokerConfig.parse({**own, "zookeeper.connect": self.zookeeper_connect}))
 
-    # -- mending ----------------------------------------------------------------------------------------------------------
+    # -- repairing --------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Every fault ends, on every broker that runs, and what was paused goes on. Brokers that are down stay down."""
+        """End every fault on running brokers, and resume paused ones. Stopped brokers stay down."""
         for broker_id in self.broker_ids:
             if self.member(broker_id).paused:
                 self.resume(broker_id)
@@ -213,7 +214,7 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         self._end_throttles()
 
     def repair(self) -> None:
-        """As it was at first: no fault, everything up, clocks right. Topics and records stay."""
+        """Restore the initial state: no faults, all brokers running, clocks right. Topics and records stay."""
         if ZOOKEEPER in self._members and not self._members[ZOOKEEPER].running:
             self._start_zookeeper(self.zookeeper_connect.rpartition(":")[2])
         dead = [each for each in self.broker_ids if not self.member(each).running]
@@ -226,7 +227,7 @@ class FaultyCluster(LocalCluster, BrokerFaults):
     # -- asking -----------------------------------------------------------------------------------------------------------
 
     def ask(self, question: Question[T], *, of: int | None = None) -> T:
-        """Carry out something with a client of the cluster, as an administrator; `of` asks one broker first."""
+        """Run an operation with a client of the cluster, as an administrator; `of` asks one broker first."""
         settings = {} if self._security is None else self._security.internal_settings()
         brokers = [of] if of is not None else [each for each in self.broker_ids if self._can_obey(each)]
         if not brokers:
@@ -238,7 +239,7 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         return asking.ask(client_config(where, settings, client_id=TEST_CLIENT_ID), question)
 
     def controller(self, *, seen_by: int | None = None) -> int:
-        """The controller's id, as a broker (any, if not said) knows it; -1 if there is no controller."""
+        """Return the controller's id as a broker (by default any) knows it; -1 if there is none."""
 
         async def look(client: AsyncClient) -> int:
             await client.topics([])
@@ -247,7 +248,7 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         return self.ask(look, of=seen_by)
 
     def control(self, broker_id: int, **command: object) -> object:
-        """One command to a broker's control socket, and its answer."""
+        """Send one command to a broker's control socket; return its answer."""
         self._running(broker_id)
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(CONTROL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What a test did to its cluster, kept for the report of a test that fails: without it nobody knows whether a fault fired."""
+"""A record of the faults in a test, for its report if it fails. The report shows whether each fault fired."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,16 +11,16 @@ LOG_LINES_MAX = 40
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """A fault that a test asked for. `fired` says how often it has hit."""
+    """A fault that a test requested. `fired` is the number of hits."""
 
     what: str
-    #: Asks the broker; None where it cannot tell any more.
+    #: Asks the broker; None if it no longer knows.
     _count: Callable[[], int | None] = field(repr=False)
     _known: int = field(default=0, repr=False)
 
     @property
     def fired(self) -> int:
-        """How many requests it has hit. Of a broker that is gone: as many as were known before."""
+        """The number of requests that it has hit. If the broker has ended, the last known number."""
         count = self._count()
         if count is not None:
             self._known = count
@@ -35,7 +35,7 @@ class _Entry:
 
 
 class Journal:
-    """Bounded by what one test does: the shared cluster begins a new one for each."""
+    """Bounded by the length of one test: the shared cluster clears it for each test."""
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
@@ -58,7 +58,7 @@ def _fired(fault: Fault | None) -> str:
 
 
 class Watch:
-    """What happened to a cluster since a test began."""
+    """Records what happens to a cluster from the start of a test."""
 
     def __init__(self, journal: Journal, logs: Mapping[str, Path]) -> None:
         self._journal = journal
@@ -66,15 +66,15 @@ class Watch:
         self._began = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
 
     def sections(self) -> list[tuple[str, str]]:
-        """Of a report: titles and texts, without those that are empty."""
-        told = [
+        """Return titles and texts for a report, without empty ones."""
+        sections = [
             ("faults", "\n".join(self._journal.lines())),
             *((f"log of {name}", self._added(name)) for name in self._logs),
         ]
-        return [(f"kafka: {title}", text) for title, text in told if text]
+        return [(f"kafka: {title}", text) for title, text in sections if text]
 
     def _added(self, name: str) -> str:
-        """To the log, or the end of that."""
+        """Return the lines added to the log, or only the last of them."""
         log = self._logs[name]
         if not log.exists():
             return ""

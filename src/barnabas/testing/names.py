@@ -1,5 +1,5 @@
-"""Names that a test may misspell. Each is checked when it is given, and the error offers the nearest: a fault that never
-fires makes a test pass that should not.
+"""Check names that a test may misspell when they are given, and offer the nearest one: with a fault that never fires, a test
+could pass by mistake.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,8 +8,8 @@ from barnabas.base.config.catalog import BROKER_SETTINGS, DYNAMIC_ONLY_SETTINGS,
 from barnabas.base.config.properties import PROVIDERS
 from barnabas.base.config.usage import HANDED_ON
 from barnabas.base.errors import ErrorCode
+from barnabas.base.names import did_you_mean
 from barnabas.cli.local_settings import SettingValue
-from barnabas.client.names import nearest
 from barnabas.wire.versions import API, SERVABLE
 
 ANY_API = "*"
@@ -58,7 +58,7 @@ def no_such_topic(name: str, topics: Iterable[str]) -> ValueError:
 
 
 def _meant(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The nearest that is known, whatever its case; or where to look."""
+    """Return a suggestion: the nearest known name, in any case; otherwise a hint."""
     known = list(known)
     same = next((each for each in known if each.replace("_", "").lower() == name.replace("_", "").lower()), None)
-    return f"; did you mean {same}?" if same else nearest(name, known) or f"; {otherwise}"
+    return f"; did you mean {same}?" if same else did_you_mean(name, known) or f"; {otherwise}"

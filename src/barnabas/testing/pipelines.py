@@ -1,4 +1,4 @@
-"""Projects of `barnabas pipeline` under test: given records in, expected rows out, on a real Spark and a real cluster.
+"""Test projects of `barnabas pipeline`: given records in, expected rows out, on a real Spark and a real cluster.
 
     def test_turnover(kafka, pipeline):
         shop = pipeline("shop")
@@ -6,7 +6,7 @@
         shop.run()
         shop.assert_rows("turnover", [{"item": "ink", "sum": 3}])
 
-A project runs as a copy, in a database of its own, so tests do not see what others left. All tests share one Spark.
+A project runs as a copy with its own database, so tests do not see each other's data. All tests share one Spark.
 """
 
 import json
@@ -38,12 +38,12 @@ Row = Mapping[str, Any]
 
 @contextmanager
 def spark_session(folder: Path) -> Iterator["SparkSession"]:
-    """The Spark that this process has already, or one of its own on two cores, which ends with it."""
+    """Yield this process's Spark session, or start one on two cores that ends with it."""
     from pyspark.sql import SparkSession
 
-    there = SparkSession.getActiveSession()
-    if there is not None:
-        yield there
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        yield existing
         return
     set_python("local[2]")
     session = (
@@ -66,7 +66,7 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
 
 
 class PipelineProject:
-    """One project, as a copy. Owner: the test."""
+    """A copy of one project. Owner: the test."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class PipelineProject:
         project = load_project(folder)
         settings = {**project.configuration, **configuration}
         self.project = replace(project, database=database, configuration=settings)
-        #: What the last run told, and what is known of its flows.
+        #: The events of the last run, and the status of its flows.
         self.events: list[Event] = []
         self.status: Status | None = None
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
 
     def send(self, topic: str, *values: object, key: str | None = None, at: str | None = None) -> None:
-        """Records with these values, in one partition; what is not text is sent as JSON. `at`: the time of the records, in UTC
-        unless it has a zone. Tests choose times as they like: watermarks follow records, not clocks.
+        """Send records with these values to one partition, as text, or as JSON if they are no text. `at`: the time of the
+        records, in UTC unless it has a zone. Tests can choose any times, because watermarks follow records, not clocks.
         """
         time_ms = -1 if at is None else _milliseconds(at)
         if at is not None:
@@ -104,7 +104,7 @@ class PipelineProject:
         self.cluster.produce(topic, [Record(text, key, timestamp_ms=time_ms) for text in texts], partition=0)
 
     def run(self, **options: Any) -> "dict[str, FlowStatus]":
-        """Until all that is there has been read; returns the state of each flow. Options are those of `RunOptions`.
+        """Run until all existing records have been read; return the state of each flow. Options are those of `RunOptions`.
 
         Raises `PipelineFailed`, with flow, file, line and cause.
         """
@@ -116,24 +116,24 @@ class PipelineProject:
         self.events = []
         status = self.status = Status(self.project.name, "once", "test", os.getpid(), now(), now())
 
-        def told(event: "Event") -> None:
+        def take_event(event: "Event") -> None:
             self.events.append(event)
             status.take(event)
 
         with _bootstrap(self.bootstrap), attach(self.spark) as session:
-            Runner(self.project, session, told).run(RunOptions(**options))
+            Runner(self.project, session, take_event).run(RunOptions(**options))
         return status.flows
 
     def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
-        """The rows of a table or view of the project, all columns or these, in no order that means something."""
+        """Return the rows of a table or view of the project, with all columns or these, in no particular order."""
         name = f"{self.database}.{table}"
-        self.spark.catalog.refreshTable(name)  # another session has written it
+        self.spark.catalog.refreshTable(name)  # another session wrote the table
         frame = self.spark.table(name)
         found = [row.asDict(recursive=True) for row in (frame.select(*columns) if columns else frame).collect()]
         return sorted(found, key=_sort_key)
 
     def assert_rows(self, table: str, expected: Sequence[Row]) -> None:
-        """Exactly these rows, in any order. Columns that no expected row names are not looked at."""
+        """Compare with exactly these rows, in any order. Columns that no expected row names are ignored."""
         columns = list(dict.fromkeys(name for row in expected for name in row))
         found = self.rows(table, *columns)
         wanted = sorted(({name: row.get(name) for name in columns} for row in expected), key=_sort_key)
@@ -149,7 +149,7 @@ class PipelineProject:
 
 
 def copy_project(folder: Path, into: Path) -> Path:
-    """Without what runs of it have left."""
+    """Copy a project without the files of its runs."""
     from barnabas.spark.pipelines.project import find_spec
 
     place = find_spec(folder).parent
@@ -172,7 +172,7 @@ def _bootstrap(address: str) -> Iterator[None]:
 
 
 def _keeping(topic: str) -> Question[None]:
-    """The broker must not delete what is old by its time alone."""
+    """Keep the topic's records however old they are."""
 
     async def ask(client: AsyncClient) -> None:
         await alter_configs(client, ConfigResourceType.TOPIC, topic, {"retention.ms": (AlterOperation.SET, "-1")})
@@ -190,11 +190,11 @@ def _sort_key(row: Row) -> str:
 
 
 def _without(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
-    left = list(others)
+    remaining = list(others)
     kept = []
     for row in rows:
-        if row in left:
-            left.remove(row)
+        if row in remaining:
+            remaining.remove(row)
         else:
             kept.append(row)
     return kept

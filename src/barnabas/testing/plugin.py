@@ -13,7 +13,7 @@
 `--kafka-brokers N` (or `kafka_brokers` in the ini file) sets the size of the shared cluster; 1 by default. `--kafka-secure` (or
 `kafka_secure`) makes it a secure one: `kafka.client_settings()` and `kafka.librdkafka_settings()` have what clients need.
 
-pytest loads this module at each start. So it imports nothing of ours before a test asks for a cluster.
+pytest loads this module at each start, so it imports nothing else of barnabas until a test needs a cluster.
 """
 
 import uuid
@@ -63,7 +63,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: "pytest.CallInfo[None]"
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows what its brokers logged meanwhile, and which faults fired."""
+    """Add to the report of a failed test what its brokers logged, and which faults fired."""
     report = yield
     if report.failed:
         for watch in item.stash.get(_watches, []):
@@ -71,12 +71,12 @@ def pytest_runtest_makereport(
     return report
 
 
-def _tell_of(request: pytest.FixtureRequest, watch: "Watch | BlockingBroker") -> None:
+def _report_watch(request: pytest.FixtureRequest, watch: "Watch | BlockingBroker") -> None:
     request.node.stash[_watches].append(watch)
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the test's markers say; the nearest wins."""
+    """Merge the options of the test's markers; the nearest marker wins."""
     from barnabas.testing.shared import check_options
 
     options: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def _defaults(config: pytest.Config) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def kafka_shared_clusters() -> "Iterator[SharedClusters]":
-    """The clusters behind `kafka`, one for each shape that tests ask for."""
+    """The clusters behind `kafka`, one for each set of options that tests use."""
     from barnabas.testing.shared import SharedClusters
 
     with SharedClusters() as clusters:
@@ -109,18 +109,18 @@ def kafka_shared_clusters() -> "Iterator[SharedClusters]":
 
 @pytest.fixture(scope="session")
 def kafka_shared_cluster(kafka_shared_clusters: "SharedClusters", pytestconfig: pytest.Config) -> "Cluster":
-    """The cluster behind `kafka` in tests without a marker: for fixtures that live as long as it."""
+    """The cluster behind `kafka` in tests without a marker, for fixtures that live as long as the cluster."""
     return kafka_shared_clusters.hold(**_defaults(pytestconfig))
 
 
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest, kafka_shared_clusters: "SharedClusters") -> "Iterator[Kafka]":
-    """A cluster that tests share, with topics of this test's own, and healed when the test ends."""
+    """A cluster that tests share, with topics for this test only. When the test ends, its faults end."""
     from barnabas.testing.shared import Kafka
 
     options = {**_defaults(request.config), **_marked(request)}
     view = Kafka(kafka_shared_clusters, kafka_shared_clusters.get(**options))
-    _tell_of(request, view.watch)
+    _report_watch(request, view.watch)
     try:
         yield view
     finally:
@@ -133,13 +133,13 @@ def kafka_broker(request: pytest.FixtureRequest) -> "Iterator[BlockingBroker]":
     from barnabas.testing.broker import Broker
 
     with Broker(**_marked(request)) as broker:
-        _tell_of(request, broker)
+        _report_watch(request, broker)
         yield broker
 
 
 @pytest.fixture
 def kafka_cluster(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Cluster]]":
-    """Makes clusters for this test alone: `kafka_cluster(brokers=3, config={...})`."""
+    """Start clusters for this test only: `kafka_cluster(brokers=3, config={...})`."""
     from barnabas.testing.cluster import Cluster
     from barnabas.testing.shared import check_options
 
@@ -148,7 +148,7 @@ def kafka_cluster(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Clu
         def make(**options: Any) -> Cluster:
             check_options(options, of="kafka_cluster")
             cluster = stack.enter_context(Cluster(**{**_marked(request), **options}))
-            _tell_of(request, cluster.watch())
+            _report_watch(request, cluster.watch())
             return cluster
 
         yield make
@@ -156,7 +156,7 @@ def kafka_cluster(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Clu
 
 @pytest.fixture(scope="session")
 def pipeline_spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """The Spark that projects under test share: the one that is there, or one that starts now. You may replace this fixture."""
+    """The Spark that projects under test share: an existing session, or a new one. You may replace this fixture."""
     from barnabas.testing.pipelines import spark_session
 
     with spark_session(tmp_path_factory.mktemp("warehouse")) as session:

@@ -1,6 +1,6 @@
-"""Records and groups as a test looks at them: write some, read all, compare, wait until a group has read them.
+"""Records and groups in tests: write records, read them all, compare them, wait until a group has read them.
 
-The requests are a test's own: faults do not hit them (`runtime.faults.TEST_CLIENT_ID`).
+Faults do not hit the requests of these helpers (`runtime.faults.TEST_CLIENT_ID`).
 """
 
 import difflib
@@ -30,7 +30,7 @@ Decode: TypeAlias = Callable[[bytes], object]
 
 TIMEOUT_S = 60.0
 _POLL_S = 0.02
-#: Up to so many offsets behind, records are counted instead: the end of a transaction takes an offset and is no record.
+#: A lag up to this size is counted by reading, because the end of a transaction takes an offset but is no record.
 _COUNTED_MAX = 1_000
 _SHOWN_CHARACTERS_MAX = 200
 _SHOWN_LINES_MAX = 60
@@ -38,7 +38,7 @@ _SHOWN_LINES_MAX = 60
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record. Two are equal if their values, keys and headers are, wherever they lie."""
+    """A record. Two records are equal if their values, keys and headers are, wherever they are stored."""
 
     value: Data
     key: Data = None
@@ -52,17 +52,17 @@ Given: TypeAlias = Record | tuple[Data, Data] | Data
 
 
 class RecordHelpers(ABC):
-    """What clusters and the fixture `kafka` have in common."""
+    """Shared by clusters and the fixture `kafka`."""
 
     @abstractmethod
     def ask(self, question: Question[T]) -> T:
-        """Carry out something with a client of the cluster, as an administrator."""
+        """Run an operation with a client of the cluster, as an administrator."""
 
     def produce(self, topic: str, records: Iterable[Given], *, partition: int | None = None) -> list[Record]:
-        """Write records, each a value, a pair of key and value, or a `Record`. Returns them with the place of each.
+        """Write records, each a value, a pair of key and value, or a `Record`; return them with their places.
 
-        They go with acks=all, and with their `timestamp_ms` where they have one. Those with a key go where Kafka's partitioner
-        sends it, unless `partition` is given.
+        They are sent with acks=all, and with their `timestamp_ms` if set. Kafka's partitioner places records with a key, unless
+        `partition` is given.
         """
         if isinstance(records, str | bytes):
             raise TypeError(f"produce takes a list of records: [{records!r}]")
@@ -93,8 +93,8 @@ class RecordHelpers(ABC):
     def records(
         self, topic: str, *, partition: int | None = None, isolation: Isolation = "read_committed"
     ) -> list[Record]:
-        """All records that the topic has now, by partition and offset. `read_committed` leaves out what was aborted, and what
-        follows a transaction that is open."""
+        """Return all current records of the topic by partition and offset. `read_committed` leaves out aborted records, and all
+        that follow an open transaction."""
 
         async def read(client: AsyncClient) -> list[Record]:
             wanted = await _partitions_of(client, topic, partition)
@@ -115,10 +115,11 @@ class RecordHelpers(ABC):
         isolation: Isolation = "read_committed",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Wait until the topic has as many records as are expected, and compare. Fails with what is missing, too much or twice.
+        """Wait until the topic has as many records as expected, and compare. The error lists missing, extra and repeated
+        records.
 
-        `expected` are values, pairs of key and value, or `Record`s. `decode=json.loads` compares what values mean
-        instead of their bytes. The order counts where one partition is looked at (`in_order=False`: nowhere).
+        `expected` are values, pairs of key and value, or `Record`s. `decode=json.loads` compares decoded values instead of
+        their bytes. The order matters if only one partition is compared (`in_order=False`: never).
         """
         comparison = _Comparison(topic, expected, decode)
         if in_order is None:
@@ -134,12 +135,12 @@ class RecordHelpers(ABC):
             raise AssertionError(difference)
 
     def lag(self, group: str, topic: str | None = None) -> dict[TopicPartition, int]:
-        """Records that the group has not committed yet, by partition: of one topic, or of all that it reads."""
+        """Return the number of uncommitted records by partition, of one topic or of all that the group reads."""
         return self.ask(lambda client: _lag(client, group, topic))
 
     def wait_for_lag(self, group: str, lag: int = 0, *, topic: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        """Until the group has committed all records but `lag`. A group that reads nothing yet is waited for; with `topic`
-        given, partitions that it has not committed count from their beginning."""
+        """Wait until the group has committed all records but `lag`, or first until it reads anything. With `topic`, partitions
+        without a committed offset count from their beginning."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             behind = self.lag(group, topic)
@@ -150,7 +151,7 @@ class RecordHelpers(ABC):
             time.sleep(_POLL_S)
 
     def wait_for_members(self, group: str, count: int, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Until the group is stable with so many members."""
+        """Wait until the group is stable with this many members."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             described = self.ask(lambda client: describe_group(client, group))
@@ -193,7 +194,7 @@ async def _offsets(
 async def _read(
     client: AsyncClient, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], isolation_level: int
 ) -> list[Record]:
-    """What applications see between two offsets of each partition."""
+    """Return the records that applications see between two offsets of each partition."""
     config = ConsumerConfig(isolation_level=isolation_level, fetch_max_wait_ms=100, auto_offset_reset="earliest")
     found: list[Record] = []
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -271,7 +272,7 @@ def _record(given: Given) -> Record:
 
 
 class _Comparison:
-    """What is expected, and how a record is brought into the same form."""
+    """Compares expected records with those found, in the same form."""
 
     def __init__(self, topic: str, expected: Sequence[Any], decode: Decode | None) -> None:
         if isinstance(expected, str | bytes):
@@ -293,7 +294,7 @@ class _Comparison:
         return self._plain(given)
 
     def _plain(self, value: Any) -> object:
-        """What is expected of a value is given as it is decoded."""
+        """Return an expected value in the form of decoded ones."""
         return value if self._decode is not None else _bytes(value)
 
     def _form(self, record: Record) -> str:
@@ -305,7 +306,7 @@ class _Comparison:
         return _shown((record.key, value) if self._with_key else value)
 
     def is_decided(self, found: Sequence[Record], *, in_order: bool) -> bool:
-        """Whether more records would change nothing."""
+        """Return whether more records would not change the result."""
         forms = [self._form(record) for record in found]
         if len(forms) >= len(self._expected):
             return True
@@ -314,7 +315,7 @@ class _Comparison:
         return bool(Counter(forms) - Counter(self._expected))
 
     def difference(self, found: Sequence[Record], *, in_order: bool) -> str:
-        """Empty if there is none."""
+        """Describe the difference; empty if there is none."""
         expected, forms = self._expected, [self._form(record) for record in found]
         if (forms == expected) if in_order else (Counter(forms) == Counter(expected)):
             return ""
@@ -324,20 +325,20 @@ class _Comparison:
             order = sorted(range(len(forms)), key=lambda index: forms[index])
             forms, places = [forms[index] for index in order], [places[index] for index in order]
         missing, extra = Counter(expected) - Counter(forms), Counter(forms) - Counter(expected)
-        told = [
-            _told("missing", missing),
-            _told("not expected", Counter({form: count for form, count in extra.items() if form not in expected})),
-            _told("too often", Counter({form: count for form, count in extra.items() if form in expected})),
+        differences = [
+            _counted("missing", missing),
+            _counted("not expected", Counter({form: count for form, count in extra.items() if form not in expected})),
+            _counted("too often", Counter({form: count for form, count in extra.items() if form in expected})),
             "" if missing or extra else "the same records in another order",
         ]
-        head = f"{self._topic} has {len(forms)} records, {len(expected)} were expected: {'; '.join(filter(None, told))}"
+        head = f"{self._topic} has {len(forms)} records, {len(expected)} were expected: {'; '.join(filter(None, differences))}"
         lines = _diff(expected, forms, places)
         if len(lines) > _SHOWN_LINES_MAX:
             lines = [*lines[:_SHOWN_LINES_MAX], f"… {len(lines) - _SHOWN_LINES_MAX} more lines"]
         return "\n".join([head, *lines])
 
 
-def _told(what: str, forms: "Counter[str]") -> str:
+def _counted(what: str, forms: "Counter[str]") -> str:
     return f"{forms.total()} {what}" if forms else ""
 
 
@@ -354,7 +355,7 @@ def _diff(expected: list[str], forms: list[str], places: list[str]) -> list[str]
 
 
 def _shown(value: object) -> str:
-    """As a person reads it, and equal only for equal values."""
+    """Format for a person; equal only for equal values."""
     if isinstance(value, tuple):
         return " | ".join(_shown(each) for each in value)
     if isinstance(value, bytes):
@@ -363,7 +364,7 @@ def _shown(value: object) -> str:
         except UnicodeDecodeError:
             text = repr(value)
     else:
-        text = pprint.pformat(value, width=1_000_000)  # dictionaries by key
+        text = pprint.pformat(value, width=1_000_000)  # sorts dictionaries by key
     if len(text) <= _SHOWN_CHARACTERS_MAX:
         return text
     return f"{text[:_SHOWN_CHARACTERS_MAX]}… ({len(text)} characters, hash {hash(text) & 0xFFFFFFFF:08x})"

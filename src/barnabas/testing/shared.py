@@ -1,4 +1,4 @@
-"""Clusters that tests share, and what each test has of its own in one: names, topics, a cluster without faults."""
+"""Clusters that tests share. Each test gets its own names and topics, and a cluster without faults."""
 
 import inspect
 import json
@@ -7,25 +7,25 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from barnabas.base.names import did_you_mean
 from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.topics import delete_topics
-from barnabas.client.names import nearest
 from barnabas.testing.asking import Question, T
 from barnabas.testing.cluster import Cluster
 from barnabas.testing.journal import Watch
 from barnabas.testing.records import RecordHelpers
 
-#: Clusters of different shapes that are kept running; the one that was used longest ago goes first.
+#: How many clusters with different options are kept running; the least recently used one is stopped first.
 KEPT_MAX = 3
 _OPTIONS = tuple(inspect.signature(Cluster).parameters)
 
 
 def check_options(options: Mapping[str, object], *, of: str) -> None:
-    """:raises ValueError: for a name that `Cluster` does not have."""
+    """:raises ValueError: if `Cluster` has no such option."""
     for name in options:
         if name not in _OPTIONS:
             raise ValueError(
-                f"{of} has no option {name!r}{nearest(name, _OPTIONS) or ': it has ' + ', '.join(_OPTIONS)}"
+                f"{of} has no option {name!r}{did_you_mean(name, _OPTIONS) or ': it has ' + ', '.join(_OPTIONS)}"
             )
 
 
@@ -34,11 +34,11 @@ def _shape(options: Mapping[str, object]) -> str:
 
 
 class SharedClusters:
-    """One cluster for each shape that was asked for. Owner: one process; those of pytest-xdist have their own."""
+    """One cluster for each set of options. Owner: one process; each process of pytest-xdist has its own clusters."""
 
     def __init__(self) -> None:
         self._clusters: OrderedDict[str, Cluster] = OrderedDict()
-        #: Shapes that never make room for others.
+        #: Options of clusters that are never stopped for others.
         self._held: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -48,7 +48,7 @@ class SharedClusters:
         self.close()
 
     def get(self, **options: Any) -> Cluster:
-        """The cluster with these options; started if it is the first time."""
+        """Return the cluster with these options; start it at the first use."""
         shape = _shape(options)
         cluster = self._clusters.get(shape)
         if cluster is None:
@@ -61,12 +61,12 @@ class SharedClusters:
         return cluster
 
     def hold(self, **options: Any) -> Cluster:
-        """The same, and it runs to the end: somebody keeps it who does not ask again."""
+        """Return the cluster and keep it running to the end, for fixtures that hold it."""
         self._held.add(_shape(options))
         return self.get(**options)
 
     def discard(self, cluster: Cluster) -> None:
-        """It is beyond repair: the next one who asks gets another."""
+        """Stop a cluster that cannot be repaired; the next `get` starts another one."""
         for shape in [shape for shape, each in self._clusters.items() if each is cluster]:
             del self._clusters[shape]
         cluster.stop()
@@ -77,7 +77,7 @@ class SharedClusters:
 
 
 class Kafka(RecordHelpers):
-    """A shared cluster for one test. When the test ends, faults end, brokers that are down start, and its topics go."""
+    """A shared cluster for one test. When the test ends, faults end, stopped brokers start, and its topics are deleted."""
 
     def __init__(self, clusters: SharedClusters, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -86,7 +86,7 @@ class Kafka(RecordHelpers):
         self._topics: list[str] = []
         self._prefix = f"test-{uuid.uuid4().hex[:8]}"
 
-    if not TYPE_CHECKING:  # a type checker knows what is there
+    if not TYPE_CHECKING:  # type checkers see the real attributes
 
         def __getattr__(self, name: str) -> object:
             where = f"; write kafka.cluster.{name}" if hasattr(Cluster, name) else ""
@@ -98,31 +98,31 @@ class Kafka(RecordHelpers):
         return self.cluster.bootstrap
 
     def client_settings(self, user: str = "client") -> dict[str, str]:
-        """For the Java client and ours: the address, and what a secure cluster asks for."""
+        """Return the settings for the Java client and barnabas's: the address, and what a secure cluster needs."""
         return self.cluster.client_settings(user)
 
     def librdkafka_settings(self, user: str = "client") -> dict[str, str]:
-        """The same for confluent-kafka."""
+        """Return the same for confluent-kafka."""
         return self.cluster.librdkafka_settings(user)
 
     def topic(
         self, name: str = "topic", *, partitions: int = 1, config: Mapping[str, SettingValue] | None = None
     ) -> str:
-        """Make a topic whose name no other test has."""
+        """Create a topic whose name no other test has."""
         full = self.name(name)
         self.cluster.create_topic(full, partitions=partitions, config=config)
         self._topics.append(full)
         return full
 
     def name(self, name: str) -> str:
-        """A name for a topic, a group or a transactional id that no other test has."""
+        """Return a name for a topic, a group or a transactional id that no other test has."""
         return f"{self._prefix}-{name}"
 
     def ask(self, question: Question[T]) -> T:
         return self.cluster.ask(question)
 
     def close(self) -> None:
-        """The test is over."""
+        """Clean up at the end of the test."""
         try:
             self.cluster.repair()
             if self._topics:

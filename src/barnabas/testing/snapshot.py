@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Made by `Cluster.snapshot`; lives as long as the cluster's folder."""
+    """Created by `Cluster.snapshot`; valid as long as the cluster's folder exists."""
 
     folder: Path
-    #: Where each folder of it belongs.
+    #: The original place of each folder.
     places: dict[str, Path]
 
 

@@ -1,12 +1,12 @@
-"""Bytes to messages and back: one specialised read and one write function for each (class, version).
+"""Convert bytes to messages and back, with one specialised read and write function for each (class, version).
 
-The functions are Python source that `codec_read` and `codec_write` write from a class's wire specs, compiled at first use and
-kept. Nothing that a peer sends makes a reader fail with anything but `Malformed`, look past the end of its input, or take
-more memory than in proportion to it.
+`codec_read` and `codec_write` generate Python source for these functions from a class's wire specs. It is compiled at first use
+and cached. Whatever bytes a peer sends, a reader raises only `Malformed`, never reads past the end of its input, and takes
+memory only in proportion to it.
 
-A writer leaves out, in silence, what the version has no room for: handlers fill in what they know and the version decides.
-(Kafka refuses when such a field is not marked as ignorable.) A value that cannot be written, such as null where the version
-knows no null, raises `Unwritable`: that is a bug on our side, not the peer's.
+A writer silently leaves out fields that the version does not have: handlers fill in every field, and the version decides.
+(Kafka refuses if such a field is not marked as ignorable.) A value that cannot be written, such as null in a field that is not
+nullable, raises `Unwritable`: that is a bug of this side, not of the peer.
 """
 
 from collections.abc import Callable
@@ -50,14 +50,14 @@ class Writer(Protocol[M_contra]):
 
 _INT16 = Struct(">h")
 
-#: Bounded by the messages that exist: about 300 classes of a few versions each.
+#: Bounded by the number of messages: about 300 classes with a few versions each.
 _readers: dict[tuple[type, int], Callable[..., object]] = {}
 _bounded_readers: dict[tuple[type, int, int], Callable[..., object]] = {}
 _writers: dict[tuple[type, int], Callable[..., None]] = {}
 
 
 def reader(cls: type[M], version: int) -> Reader[M]:
-    """`(buf, pos, end) -> (message, next position)`. `records` fields are slices of `buf`, everything else is a copy."""
+    """`(buf, pos, end) -> (message, next position)`. `records` fields are slices of `buf`; all other fields are copies."""
     read = _readers.get((cls, version))
     if read is None:
         _check_version(cls, version)
@@ -66,7 +66,7 @@ def reader(cls: type[M], version: int) -> Reader[M]:
 
 
 def bounded_reader(cls: type[M], version: int, budget: codec_read.Budget) -> Reader[M]:
-    """The same, for input of strangers: each element of an array is taken from the budget, a list of one number."""
+    """The same for untrusted input: the elements of arrays are subtracted from the budget, a list with one number."""
     key = (cls, version, id(budget))
     read = _bounded_readers.get(key)
     if read is None:
@@ -91,7 +91,7 @@ def _check_version(cls: type[Versioned], version: int) -> None:
 
 
 def decode(cls: type[M], data: Buffer, version: int, offset: int = 0, *, allow_trailing: bool = False) -> M:
-    """The message that `data` holds from `offset` on, to its very end unless `allow_trailing`."""
+    """Decode the message from `offset` on. It must end at the end of `data` unless `allow_trailing`."""
     end = len(data)
     message, pos = reader(cls, version)(data, offset, end)
     if pos != end and not allow_trailing:
@@ -106,7 +106,7 @@ def encode(message: Versioned, version: int) -> bytes:
 
 
 def encode_parts(message: Versioned, version: int, *, head: bytes = b"") -> list[bytes | RecordsRef]:
-    """The message, cut at each `RecordsRef` in a records field: what is sent is `head`, bytes and refs, in this order.
+    """Encode the message, cut at each `RecordsRef` in a records field: `head`, bytes and refs are to be sent in this order.
 
     No part is empty bytes, but a ref may have size 0.
     """
@@ -127,17 +127,17 @@ def encode_parts(message: Versioned, version: int, *, head: bytes = b"") -> list
 
 
 def encode_versioned(record: Record, version: int) -> bytes:
-    """With the int16 version in front: keys and values of internal topics, consumer protocol metadata."""
+    """Encode with the int16 version in front: keys and values of internal topics, consumer protocol metadata."""
     out = bytearray(_INT16.pack(version))
     writer(type(record), version)(record, out)
     return bytes(out)
 
 
 def decode_versioned(cls: type[R], data: Buffer, *, newest_known: bool = False) -> tuple[R, int]:
-    """The record and its version, the int16 in front.
+    """Decode a record with the int16 version in front; return both.
 
-    With `newest_known`, a higher version than ours is read as our highest, and what follows is ignored: that is how members of
-    a consumer group read each other's subscriptions (ConsumerProtocol).
+    With `newest_known`, a version above the supported ones is read as the highest supported one, ignoring the rest. In this way
+    members of a consumer group read each other's subscriptions (ConsumerProtocol).
     """
     if len(data) < 2:
         raise Malformed(f"{cls.__name__}: {len(data)} bytes, too short for a version")

@@ -1,8 +1,8 @@
-"""Writes the source of a read function: `read(buf, pos, end) -> (obj, pos)` for one class at one version.
+"""Generate the source of a read function: `read(buf, pos, end) -> (obj, pos)` for one class at one version.
 
-The generated code checks every length against `end` before it uses it; adjacent fields of fixed size are one check and one
-`unpack_from`. An array's count is checked against the least that so many elements would take, so a count alone never makes
-us allocate. A string has at most 32,767 bytes, as in Kafka: older versions of a message, and Java clients, know no longer ones.
+The generated code checks every length against `end` before use. Adjacent fields of fixed size need one check and one
+`unpack_from`. An array's count is checked against the minimum size of so many elements, so a count alone never causes an
+allocation. A string has at most 32,767 bytes, as in Kafka: older versions of a message, and Java clients, have that limit.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from barnabas.wire.wire import read_tag, skip_tagged_fields
 
 
 def least_size(cls: type[Message], version: int, flexible: bool) -> int:
-    """The fewest bytes that the struct can take."""
+    """Return the fewest bytes that the struct can take."""
     plain, _, _ = present_fields(cls, version)
     return sum(_least_field_size(spec, version, flexible) for _, spec in plain) + flexible
 
@@ -43,7 +43,7 @@ def _least_field_size(spec: Wire, version: int, flexible: bool) -> int:
     return 2 if spec.type == "string" else 4
 
 
-#: How many more elements of arrays may be read, in a list of one.
+#: How many more array elements may be read, as a list with one number.
 Budget = list[int]
 _compiled: dict[tuple[type[Message], int, bool, int], Callable[..., Any]] = {}
 
@@ -51,7 +51,7 @@ _compiled: dict[tuple[type[Message], int, bool, int], Callable[..., Any]] = {}
 def compile_reader(
     cls: type[Message], version: int, flexible: bool, budget: Budget | None = None
 ) -> Callable[..., Any]:
-    """With a budget, the reader takes the elements of its arrays from it, and raises `TooManyElements` when it is used up."""
+    """With a budget, the reader subtracts the elements of its arrays, and raises `TooManyElements` when it is used up."""
     key = (cls, version, flexible, id(budget))
     if key not in _compiled:
         _compiled[key] = _ReaderSource(cls, version, flexible, budget).compile()
@@ -115,7 +115,7 @@ class _ReaderSource(Source):
         if self._flexible:
             self._emit(1, "if pos < end and buf[pos] == 0: return obj, pos + 1")
             if tagged:
-                # Most messages carry no tagged field, so the code for them is compiled when the first one does.
+                # Most messages have no tagged fields, so the code for them is compiled when the first message has one.
                 later = _ReaderSource(self._cls, self._version, self._flexible, self._budget)
                 self._names["read_tags"] = compiled_at_first_call(lambda: later.compile_tagged(tagged))
                 self._emit(1, "return obj, read_tags(obj, buf, pos, end)")
@@ -126,7 +126,7 @@ class _ReaderSource(Source):
         return self._compiled("read")
 
     def compile_tagged(self, tagged: Fields) -> Callable[..., Any]:
-        """`read_tags(obj, buf, pos, end) -> pos`, for a section that is not empty."""
+        """Compile `read_tags(obj, buf, pos, end) -> pos`, for a section that is not empty."""
         what = self._what("tagged fields")
         self._emit(
             0,
@@ -146,13 +146,13 @@ class _ReaderSource(Source):
             self._emit(
                 3, f"if pos != end: raise Malformed({self._what(name)} + f': {{end - pos}} bytes left over at {{pos}}')"
             )
-        # An unknown tag is skipped: that is what they are for.
+        # Unknown tags are skipped, so that newer peers can add fields.
         self._emit(2, "pos = end")
         self._emit(1, "return pos")
         return self._compiled("read_tags")
 
     def _default(self, name: str, spec: Wire) -> str:
-        """An expression for what the field holds when the input does not have it."""
+        """Return an expression for the field's value if the input does not have it."""
         if spec.default is list:
             return "[]"
         if isinstance(spec.default, type):
@@ -172,7 +172,7 @@ class _ReaderSource(Source):
         )
 
     def _length(self, depth: int, what: str, width: str) -> None:
-        """Leaves the length in `n`, -1 for null."""
+        """Emit code that leaves the length in `n`, -1 for null."""
         if self._flexible:
             self._emit(
                 depth,
@@ -190,14 +190,14 @@ class _ReaderSource(Source):
             )
 
     def _field(self, depth: int, name: str, spec: Wire) -> None:
-        """Reads a field that is not of fixed size, and is not in a run, to `obj.name`."""
+        """Emit code that reads a single field of variable size to `obj.name`."""
         if not spec.is_array and isinstance(spec.type, type):
             self._struct(depth, name, spec, spec.type)
             return
         what = self._what(name)
         self._length(depth, what, "int16" if spec.type == "string" and not spec.is_array else "int32")
         if is_nullable(spec, self._version):
-            # Kafka takes any negative length for null.
+            # As in Kafka, any negative length means null.
             self._emit(depth, f"if n < 0: obj.{name} = None", "else:")
             depth += 1
             too_much = "n > end - pos"
@@ -217,13 +217,13 @@ class _ReaderSource(Source):
             )
         elif spec.type == "bytes":
             self._emit(depth, f"obj.{name} = bytes(buf[pos:stop])")
-        else:  # records: not copied, a slice of the input
+        else:  # records: a slice of the input, not a copy
             self._emit(depth, f"obj.{name} = memoryview(buf)[pos:stop]")
         self._emit(depth, "pos = stop")
 
     def _struct(self, depth: int, name: str, spec: Wire, cls: type[Message]) -> None:
         read = self._name("read_" + cls.__name__, compile_reader(cls, self._version, self._flexible, self._budget))
-        if is_nullable(spec, self._version):  # KIP-893: a byte in front, negative for null
+        if is_nullable(spec, self._version):  # KIP-893: a byte precedes it, negative for null
             self._emit(
                 depth,
                 f"if end - pos < 1: raise short({self._what(name)}, 1, pos, end)",
@@ -234,7 +234,7 @@ class _ReaderSource(Source):
             self._emit(depth, f"obj.{name}, pos = {read}(buf, pos, end)")
 
     def _array(self, depth: int, name: str, spec: Wire) -> None:
-        """The count is in `n`."""
+        """Emit code that reads the elements; their count is in `n`."""
         what = self._what(name)
         if isinstance(spec.type, type):
             least = max(1, least_size(spec.type, self._version, self._flexible))
@@ -271,7 +271,7 @@ class _ReaderSource(Source):
 
 
 def _element_reader(type_: str, flexible: bool) -> Callable[..., Any]:
-    """Reads an array's element of a type that has no struct format of its own."""
+    """Return the reader for array elements of a type that has no struct format."""
     if type_ in ("string", "bytes"):
         return _ELEMENTS[type_, flexible]
     if type_ in ("bool", "uuid"):
@@ -320,7 +320,7 @@ def _compact_bytes(buf: Any, pos: int, end: int, what: str) -> tuple[bytes, int]
 
 
 def _bool(buf: Any, pos: int, end: int, what: str) -> tuple[bool, int]:
-    return buf[pos] != 0, pos + 1  # the count was checked: there are that many bytes
+    return buf[pos] != 0, pos + 1  # the check of the count has ensured enough bytes
 
 
 def _uuid(buf: Any, pos: int, end: int, what: str) -> tuple[bytes, int]:

@@ -1,4 +1,4 @@
-"""What the compilers of read and of write functions share: which fields a version has, and the source under construction."""
+"""Shared by the compilers of read and write functions: the fields of a version, and the source under construction."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -24,7 +24,7 @@ Fields = list[tuple[str, Wire]]
 
 
 def in_range(versions: str, version: int) -> bool:
-    """Whether a range such as "3+", "0-12" or "5" has the version."""
+    """Return whether a range such as "3+", "0-12" or "5" includes the version."""
     if versions.endswith("+"):
         return version >= int(versions[:-1])
     low, _, high = versions.partition("-")
@@ -36,7 +36,7 @@ def is_nullable(spec: Wire, version: int) -> bool:
 
 
 def present_fields(cls: type[Message], version: int) -> tuple[Fields, Fields, Fields]:
-    """Fields of the version in their order, its tagged ones by tag, and those it lacks."""
+    """Return the version's fields in order, its tagged fields by tag, and the fields that it lacks."""
     plain: Fields = []
     tagged: Fields = []
     absent: Fields = []
@@ -52,7 +52,7 @@ def present_fields(cls: type[Message], version: int) -> tuple[Fields, Fields, Fi
 
 
 def runs(fields: Fields) -> Iterator[tuple[bool, Fields]]:
-    """Splits fields into runs of fixed-size ones (True) and single others (False)."""
+    """Split fields into runs of fixed-size ones (True) and single others (False)."""
     fixed: Fields = []
     for name, spec in fields:
         if not spec.is_array and spec.type in FIXED:
@@ -67,7 +67,7 @@ def runs(fields: Fields) -> Iterator[tuple[bool, Fields]]:
 
 
 class Source:
-    """The source of one function: its lines, and the objects that it names."""
+    """The source of one function: its lines, and the objects that it refers to."""
 
     def __init__(self, cls: type[Message], version: int, flexible: bool) -> None:
         self._cls = cls

@@ -1,7 +1,7 @@
-"""Writes the source of a write function: `write(obj, out)` for one class at one version, appending to a bytearray.
+"""Generate the source of a write function: `write(obj, out)` for one class at one version, appending to a bytearray.
 
-Records fields take bytes, or a `RecordsRef` for data that will be sent from elsewhere (a file range): then only the length is
-written, and the place is noted in the `PartsBuffer`. An array of structs takes `EncodedItems`, too: bytes from an earlier time.
+Records fields take bytes, or a `RecordsRef` for data that is sent separately (a file range). For a ref only the length is
+written, and the `PartsBuffer` records its place. An array of structs also takes `EncodedItems`: bytes encoded earlier.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ from barnabas.wire.varint import append_uvarint
 
 
 class Unwritable(BarnabasError):
-    """A message that its version cannot express: a bug of the caller."""
+    """The version cannot express the message: a bug of the caller."""
 
 
 class PartsBuffer(bytearray):
-    """A bytearray that knows where the bytes of each `RecordsRef` belong."""
+    """A bytearray that records the place of each `RecordsRef`."""
 
     __slots__ = ("cuts",)
 
@@ -43,7 +43,7 @@ def _cut(out: bytearray, ref: RecordsRef) -> None:
 
 
 def _null(what: str) -> Unwritable:
-    return Unwritable(f"{what} is null, which this version cannot say")
+    return Unwritable(f"{what} is null, which this version does not allow")
 
 
 def _long_string(what: str, size: int) -> Unwritable:
@@ -91,7 +91,7 @@ class _WriterSource(Source):
             else:
                 self._field(2, *fields[0])
         if self._flexible and tagged:
-            # A tagged field that holds its default is left out. Few hold anything else, so their code is compiled later.
+            # A tagged field with its default value is left out. Few messages set one, so the code for them is compiled later.
             later = _WriterSource(self._cls, self._version, self._flexible)
             self._names["write_tags"] = compiled_at_first_call(lambda: later.compile_tagged(tagged))
             self._emit(2, f"if {' or '.join(self._is_set(*field) for field in tagged)}: write_tags(obj, out)")
@@ -101,7 +101,7 @@ class _WriterSource(Source):
         return self._compiled("write")
 
     def compile_tagged(self, tagged: Fields) -> Callable[..., None]:
-        """`write_tags(obj, out)`."""
+        """Compile `write_tags(obj, out)`."""
         self._emit(0, "def write_tags(obj, out):", "    try:", "        count = 0", "        tail = bytearray()")
         for name, spec in tagged:
             self._emit(2, f"if {self._is_set(name, spec)}:", "    part = bytearray()")
@@ -131,14 +131,14 @@ class _WriterSource(Source):
         self._emit(depth, f"{out} += {pack}({', '.join(f'obj.{name}' for name, _ in fields)})")
 
     def _length(self, depth: int, width: str, out: str) -> None:
-        """Writes the length that is in `n`."""
+        """Emit code that writes the length in `n`."""
         if self._flexible:
             self._emit(depth, f"if n < 127: {out}.append(n + 1)", f"else: append_uvarint({out}, n + 1)")
         else:
             self._emit(depth, f"{out} += {width}(n)")
 
     def _field(self, depth: int, name: str, spec: Wire, out: str = "out") -> None:
-        """Writes a field that is not in a run of fixed-size ones."""
+        """Emit code that writes a single field outside a run of fixed-size fields."""
         if not spec.is_array and isinstance(spec.type, type):
             self._struct(depth, name, spec, spec.type, out)
             return
@@ -170,13 +170,13 @@ class _WriterSource(Source):
     def _struct(self, depth: int, name: str, spec: Wire, cls: type[Message], out: str) -> None:
         write = self._name("write_" + cls.__name__, compile_writer(cls, self._version, self._flexible))
         self._emit(depth, f"v = obj.{name}")
-        if is_nullable(spec, self._version):  # KIP-893: a byte in front
+        if is_nullable(spec, self._version):  # KIP-893: a byte precedes it
             self._emit(depth, f"if v is None: {out}.append(255)", f"else: {out}.append(1); {write}(v, {out})")
         else:
             self._emit(depth, f"if v is None: raise null({self._what(name)})", f"{write}(v, {out})")
 
     def _array(self, depth: int, name: str, spec: Wire, width: str, out: str) -> None:
-        """The list is in `v`."""
+        """Emit code that writes the list in `v`."""
         self._emit(depth, "n = len(v)")
         self._length(depth, width, out)
         if isinstance(spec.type, type):
@@ -202,7 +202,7 @@ class _WriterSource(Source):
         if isinstance(spec.type, type) and not spec.is_array:
             if is_nullable(spec, self._version):
                 return f"obj.{name} is not None"
-            # None, or a struct of nothing but defaults: Kafka sends neither.
+            # None, or a struct with only default values: Kafka sends neither.
             return f"(obj.{name} is not None and obj.{name} != {self._name('default', spec.type())})"
         if spec.default is list:
             return f"obj.{name} != []"

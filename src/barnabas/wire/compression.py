@@ -1,6 +1,6 @@
-"""The five codecs of a record batch, framed as Kafka's Java code frames them, and bounded on the way out.
+"""The five codecs of record batches, framed as Kafka's Java code frames them, with bounded output.
 
-Decompression never makes more than `max_bytes`: it raises `Malformed` instead, whatever a frame claims.
+Decompression never produces more than `max_bytes`: it raises `Malformed` instead, whatever a frame claims.
 """
 
 import struct
@@ -15,12 +15,12 @@ from barnabas.base.errors import Malformed
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
-#: A batch that grows past this was made to. Kafka streams and has no bound; one decompressed batch is one piece here.
+#: A batch that exceeds this is an attack. Kafka streams and has no bound; here a decompressed batch is one buffer.
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 256 * 1024 * 1024
 
 
 class Codec(IntEnum):
-    """`compression.type`, by its number in a batch's attributes."""
+    """`compression.type`, numbered as in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -30,7 +30,7 @@ class Codec(IntEnum):
 
     @property
     def label(self) -> str:
-        """As configurations and tools spell it."""
+        """The name in configurations and tools."""
         return self.name.lower()
 
 
@@ -39,7 +39,7 @@ LEVELS: Final = {Codec.GZIP: (1, 9, -1), Codec.LZ4: (1, 17, 9), Codec.ZSTD: (-13
 
 
 def check_level(codec: Codec, level: int) -> None:
-    """Raise ValueError for a level that the codec has not."""
+    """Raise ValueError if the codec does not have the level."""
     if codec not in LEVELS:
         raise ValueError(f"{codec.label} has no compression levels")
     lowest, highest, default = LEVELS[codec]
@@ -48,14 +48,14 @@ def check_level(codec: Codec, level: int) -> None:
 
 
 def compress(codec: int, data: Bytes, level: int | None = None) -> bytes:
-    """`data` in one block of `codec`; `level` None is the codec's default."""
+    """Compress `data` in one block; `level` None means the codec's default."""
     if codec == Codec.NONE:
         return bytes(data)
     return _COMPRESSORS[Codec(codec)](data, level)
 
 
 def decompress(codec: int, data: Bytes, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> bytes:
-    """What `data` was made of, or `Malformed`."""
+    """Return the original data, or raise `Malformed`."""
     if codec == Codec.NONE:
         if len(data) > max_bytes:
             raise TooLarge(max_bytes, data)
@@ -70,7 +70,7 @@ def decompress(codec: int, data: Bytes, max_bytes: int = DEFAULT_MAX_DECOMPRESSE
 
 
 class TooLarge(Malformed):
-    """There is more than the limit; `prefix` is what the data begins with, as far as it was made."""
+    """The data exceeds the limit; `prefix` is its beginning, as far as it was decompressed."""
 
     def __init__(self, max_bytes: int, prefix: Bytes = b"") -> None:
         super().__init__(f"decompressed data is larger than the limit of {max_bytes} bytes")
@@ -88,7 +88,7 @@ def _gzip_compress(data: Bytes, level: int | None) -> bytes:
 
 
 def _gzip_decompress(data: Bytes, max_bytes: int) -> bytes:
-    """Every member of the data, as Java's GZIPInputStream reads them; zero padding after the last is ignored."""
+    """Decompress every member, as Java's GZIPInputStream does; zero padding after the last one is ignored."""
     out = bytearray()
     view = memoryview(data)
     at = 0
@@ -99,14 +99,14 @@ def _gzip_decompress(data: Bytes, max_bytes: int) -> bytes:
             piece = view[at : at + window]
             if not piece:
                 raise Malformed("gzip data ends early")
-            # One byte more than allowed tells a full buffer from one that would run over.
+            # Allow one byte too many, to distinguish a full buffer from an overflow.
             out += member.decompress(piece, max_bytes - len(out) + 1)
             if len(out) > max_bytes:
                 raise TooLarge(max_bytes, out)
             at += len(piece) - len(member.unused_data)
         if at == len(view) or (view[at] == 0 and not any(view[at:])):
             return bytes(out)
-        # zlib copies what follows a member: small pieces keep a batch of many tiny members from taking square time.
+        # zlib copies what follows a member. Small windows prevent quadratic time for a batch of many tiny members.
         window = _GZIP_WINDOW
 
 
@@ -137,7 +137,7 @@ def _snappy_decompress(data: Bytes, max_bytes: int) -> bytes:
     at = len(_XERIAL_HEADER)
     while at < len(view):
         if bytes(view[at : at + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
-            at += len(_XERIAL_HEADER)  # streams one after the other, as SnappyInputStream accepts them
+            at += len(_XERIAL_HEADER)  # as SnappyInputStream, accept several streams in a row
             continue
         (size,) = struct.unpack_from(">i", view, at)
         at += 4
@@ -164,7 +164,7 @@ _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_HEADER: Final = struct.pack("<IBBB", _LZ4_MAGIC, 0x60, 0x40, 0x82)
 _LZ4_BLOCK: Final = 64 * 1024
 _LZ4_UNCOMPRESSED: Final = 0x80000000
-#: liblz4's highest; Java's goes to 17 and means the same by it.
+#: liblz4's highest level. Java's levels go to 17, with the same meaning above 12.
 _LZ4_LEVEL_MAX: Final = 12
 
 
@@ -190,8 +190,8 @@ def _lz4_compress(data: Bytes, level: int | None) -> bytes:
 
 
 def _lz4_decompress(data: Bytes, max_bytes: int) -> bytes:
-    """As Kafka's Lz4BlockInputStream: dependent blocks are refused, the content checksum is not verified (the batch's
-    own CRC covers every byte), and what follows the end mark is ignored."""
+    """Decompress as Kafka's Lz4BlockInputStream does: refuse dependent blocks, do not verify the content checksum (the batch's
+    CRC covers every byte), and ignore what follows the end mark."""
     view = memoryview(data)
     magic, flags, descriptor = struct.unpack_from("<IBB", view)
     if magic != _LZ4_MAGIC:
@@ -210,7 +210,7 @@ def _lz4_decompress(data: Bytes, max_bytes: int) -> bytes:
     at += 1
     trailer = 4 if flags & 0x10 else 0
     out = bytearray()
-    # Blocks do not say what they make: a block's worth of room, at most what is allowed and one byte more.
+    # Blocks do not give their decompressed size: allocate for a full block, at most one byte over the limit.
     scratch = memoryview(bytearray(min(block_max, max_bytes + 1)))
     while True:
         (word,) = struct.unpack_from("<I", view, at)
@@ -236,7 +236,7 @@ _M32: Final = 0xFFFFFFFF
 
 
 def xxh32(data: bytes) -> int:
-    """XXH32 with seed 0 of less than 16 bytes: a frame descriptor has 2 or 10."""
+    """Compute XXH32 with seed 0 of less than 16 bytes; a frame descriptor has 2 or 10."""
     if len(data) >= 16:
         raise ValueError("this xxh32 is for frame descriptors")
     h = (_P5 + len(data)) & _M32
@@ -279,7 +279,7 @@ def _zstd_decompress(data: Bytes, max_bytes: int) -> bytes:
 
 
 def _zstd_bound(view: memoryview, enough: int) -> int:
-    """An upper bound of the decompressed size, from the block headers alone; stops counting past `enough`."""
+    """Return an upper bound of the decompressed size, from the block headers only; counting stops above `enough`."""
     at = bound = 0
     while at < len(view) and bound <= enough:
         (magic,) = struct.unpack_from("<I", view, at)

@@ -1,4 +1,4 @@
-"""Control records: the markers that end transactions, and the types of others."""
+"""Control records: transaction markers, and the types of other control records."""
 
 import struct
 from enum import IntEnum
@@ -14,7 +14,7 @@ _END_TXN_VALUE: Final = struct.Struct(">hi")
 
 
 class ControlType(IntEnum):
-    """Types of control records; the KRaft ones are named so that a dump can say what it met."""
+    """Types of control records. KRaft's are named so that a dump can report them."""
 
     ABORT = 0
     COMMIT = 1
@@ -27,7 +27,7 @@ class ControlType(IntEnum):
 
 
 class EndTxnMarker(NamedTuple):
-    """What the one record of a transaction's control batch says."""
+    """The content of the only record in a transaction's control batch."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -44,7 +44,7 @@ def end_txn_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """The control batch that ends a transaction."""
+    """Return the control batch that ends a transaction."""
     builder = BatchBuilder(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -59,7 +59,7 @@ def end_txn_marker(
 
 
 def control_type_id(key: bytes | None) -> int:
-    """The number of a control record's type; later versions of the key may be longer."""
+    """Return the number of a control record's type. Later versions of the key may be longer."""
     if key is None or len(key) < _CONTROL_KEY.size:
         raise Malformed("control record whose key is too short to name a type")
     version, type_id = _CONTROL_KEY.unpack_from(key)
@@ -89,6 +89,6 @@ def parse_end_txn_marker(record: Record) -> EndTxnMarker:
 
 
 def read_end_txn_marker(buf: Buffer, pos: int, header: BatchHeader) -> EndTxnMarker | None:
-    """The marker in the control batch at `pos`; None where compaction has emptied the batch."""
+    """Return the marker in the control batch at `pos`; None if compaction has emptied the batch."""
     record = next(iter_records(buf, pos, header), None)
     return None if record is None else parse_end_txn_marker(record)

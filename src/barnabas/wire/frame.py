@@ -1,7 +1,7 @@
 """Frames: a four-byte size, a header, a message.
 
-The header's version follows from the API and its version (`versions.Api`). Two APIs have rules of their own, both there:
-ApiVersions is always answered with the oldest header, and version 0 of ControlledShutdown has no client id.
+The header's version follows from the API and its version (`versions.Api`), with two exceptions: ApiVersions is always answered
+with the oldest header, and version 0 of ControlledShutdown has no client id.
 """
 
 from struct import Struct
@@ -19,7 +19,7 @@ _REQUEST_HEAD_AND_LENGTH = Struct(">hhih")
 _SIZE = Struct(">i")
 _SIZE_AND_CORRELATION = Struct(">ii")
 
-#: By API key: the first version whose request has tagged fields in its header.
+#: The first version whose request header has tagged fields, by API key.
 _FLEXIBLE_FROM: dict[int, int] = {key: api.request_flexible_from for key, api in API.items()}
 
 
@@ -28,14 +28,14 @@ class RequestHeader(NamedTuple):
     api_version: int
     correlation_id: int
     client_id: str | None
-    #: Where the message begins, counted as the header's own position was.
+    #: Start of the message, in the same coordinates as the header's position.
     body_offset: int
 
 
 def parse_request_header(buf: Buffer, pos: int = 0, end: int | None = None) -> RequestHeader:
-    """The header of the request at `pos`, past the frame's size. Whether we serve it is not looked at here.
+    """Parse the header of the request at `pos`, after the frame's size. Whether the version is served is not checked here.
 
-    An unknown API key is `Malformed`. An unknown version is not: ApiVersions has to answer it.
+    An unknown API key is `Malformed`. An unknown version is not, because ApiVersions must answer it.
     """
     if end is None:
         end = len(buf)
@@ -68,7 +68,7 @@ def parse_request_header(buf: Buffer, pos: int = 0, end: int | None = None) -> R
 
 
 def _parse_short_header(buf: Buffer, pos: int, end: int) -> RequestHeader:
-    """Only version 0 of ControlledShutdown fits into eight bytes."""
+    """Parse eight bytes; only version 0 of ControlledShutdown is that short."""
     if end - pos >= 8:
         key, version, correlation_id = _REQUEST_HEAD.unpack_from(buf, pos)
         if key == CONTROLLED_SHUTDOWN and version == 0:
@@ -77,12 +77,12 @@ def _parse_short_header(buf: Buffer, pos: int, end: int) -> RequestHeader:
 
 
 def encode_request(request: ApiMessage, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A whole frame, its size first."""
+    """Encode a whole frame, including its size."""
     header_version = api_of(request.API_KEY).request_header_version(version)
     out = bytearray(4)
     out += _REQUEST_HEAD.pack(request.API_KEY, version, correlation_id)
     if header_version >= 1:
-        append_string(out, client_id)  # in the old form even where the header is flexible
+        append_string(out, client_id)  # not compact, even in a flexible header
     if header_version >= 2:
         out.append(0)
     writer(type(request), version)(request, out)
@@ -91,14 +91,14 @@ def encode_request(request: ApiMessage, version: int, correlation_id: int, clien
 
 
 def response_head(api_key: int, version: int, correlation_id: int) -> bytes:
-    """The response header alone, without the frame's size."""
+    """Encode the response header only, without the frame's size."""
     if api_key != API_VERSIONS and version >= API[api_key].response_flexible_from:
         return _SIZE.pack(correlation_id) + b"\0"
     return _SIZE.pack(correlation_id)
 
 
 def encode_response(response: ApiMessage, version: int, correlation_id: int) -> bytes:
-    """A whole frame, its size first."""
+    """Encode a whole frame, including its size."""
     key = response.API_KEY
     out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
     if key != API_VERSIONS and version >= response.FLEXIBLE_FROM:
@@ -109,7 +109,7 @@ def encode_response(response: ApiMessage, version: int, correlation_id: int) -> 
 
 
 def encode_response_parts(response: ApiMessage, version: int, correlation_id: int) -> list[bytes | RecordsRef]:
-    """A whole frame in parts, as `encode_parts` cuts them; the size counts what the refs stand for."""
+    """Encode a whole frame in parts, as `encode_parts` does. The size includes the data of the refs."""
     parts = encode_parts(response, version, head=b"\0\0\0\0" + response_head(response.API_KEY, version, correlation_id))
     head = parts[0]
     assert isinstance(head, bytes)  # the header is bytes
@@ -118,7 +118,7 @@ def encode_response_parts(response: ApiMessage, version: int, correlation_id: in
 
 
 def parse_response_header(api_key: int, version: int, buf: Buffer, pos: int = 0) -> tuple[int, int]:
-    """The correlation id, and where the message begins; `pos` is past the frame's size."""
+    """Return the correlation id and the start of the message. `pos` is after the frame's size."""
     end = len(buf)
     if end - pos < 4:
         raise Malformed(f"response header: {end - pos} bytes, too short")

@@ -1,7 +1,7 @@
 """Records of the internal topics as text, as Kafka's tools print them. Pure.
 
-A decoder turns a record into (key, payload), each None where there is nothing to print. It never fails on a record:
-what cannot be decoded is said in place of it, as Kafka's tool does.
+A decoder returns (key, payload); None is not printed. It never fails on a record: as in Kafka's tool, an error text takes the
+place of a part that cannot be decoded.
 """
 
 import struct
@@ -17,7 +17,7 @@ from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtoc
 from barnabas.wire.messages.transaction_log import TransactionLogKey, TransactionLogValue
 from barnabas.wire.records import Record
 
-#: Key and value classes of `__consumer_offsets`; the key's version is the type of the record.
+#: Key and value classes of `__consumer_offsets`. The key's version is the type of the record.
 _OFFSETS_RECORDS: Final[tuple[tuple[type[base.Record], type[base.Record]], ...]] = (
     (offsets_topic.OffsetCommitKey, offsets_topic.OffsetCommitValue),
     (offsets_topic.GroupMetadataKey, offsets_topic.GroupMetadataValue),
@@ -73,7 +73,7 @@ _DELETED: Final = "<DELETE>"
 def _decode_coordinator_record(
     record: Record, show: Callable[[int, bytes, Record], tuple[str, str | None]]
 ) -> tuple[str, str | None]:
-    """A coordinator's key begins with its version, which tells what the record is."""
+    """Decode a coordinator's record. Its key begins with its version, which is the type of the record."""
     if record.key is None:
         return f"Error at offset {record.offset}, skipping. The record has no key.", None
     try:
@@ -115,7 +115,7 @@ class OffsetsDecoder:
 
 
 def _unpack(fields: dict[str, Json], name: str, kind: type[base.Record], data: bytes) -> None:
-    """Show what the members of a consumer group tell each other; bytes that are something else stay bytes."""
+    """Decode the metadata of consumer protocol members; other bytes stay as they are."""
     try:
         message, version = decode_versioned(kind, data)
     except Malformed:
@@ -123,7 +123,7 @@ def _unpack(fields: dict[str, Json], name: str, kind: type[base.Record], data: b
     fields[name] = message_to_json(message, version)
 
 
-#: By the number that a record has for them.
+#: Names of transaction states, indexed by their number in a record.
 _TXN_STATES: Final = (
     "Empty",
     "Ongoing",

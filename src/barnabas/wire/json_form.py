@@ -1,4 +1,4 @@
-"""Messages as Kafka's generated JSON converters write them: camel case, schema order, base64 for bytes."""
+"""Messages as JSON, as Kafka's generated converters write them: camel case, schema order, base64 for bytes."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 def message_to_json(message: Message, version: int) -> dict[str, Json]:
-    """The fields that `version` has; a tagged one only where it is not its default."""
+    """Convert the fields of `version`. A tagged field is left out if it has its default."""
     fields: dict[str, Json] = {}
     for name, spec in type(message).__wire__.items():
         if not in_range(spec.versions, version):

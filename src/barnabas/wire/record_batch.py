@@ -1,6 +1,6 @@
-"""Record batch v2, seen in place: one `struct` read of the header, no record decoded, nothing copied.
+"""Record batch v2, read in place: one `struct` read for the header, no record decoded, nothing copied.
 
-This is the hot path of produce, fetch, replication and recovery. Records themselves are `records.py`.
+Produce, fetch, replication and recovery use this hot path. `records.py` decodes records.
 
 Layout (big-endian), 61 bytes, then the records (compressed as one block where a codec is set)::
 
@@ -29,10 +29,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
 
 MAGIC_V2: Final = 2
 
-#: base offset and batch length: what precedes the bytes that `batch_length` counts.
+#: Base offset and batch length, which precede the bytes that `batch_length` counts.
 LOG_OVERHEAD: Final = 12
 HEADER_SIZE: Final = 61
-#: The least that `batch_length` can say: a header and no record.
+#: The smallest valid `batch_length`: a header without records.
 MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 
 LENGTH_AT: Final = 8
@@ -71,7 +71,7 @@ _new = tuple.__new__
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes of a batch header as they stand; properties derive what is not stored."""
+    """The 61 bytes of a batch header; properties compute derived values."""
 
     base_offset: Offset
     batch_length: int
@@ -80,7 +80,7 @@ class BatchHeader(NamedTuple):
     crc: int
     attributes: int
     last_offset_delta: int
-    #: The delete horizon where `has_delete_horizon`, else the first record's timestamp.
+    #: The delete horizon if `has_delete_horizon`, else the first record's timestamp.
     base_timestamp: int
     max_timestamp: int
     producer_id: int
@@ -90,7 +90,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch on disk and on the wire."""
+        """The size of the whole batch, on disk and on the wire."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -125,12 +125,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones and markers of this batch may go (KIP-534); None until the cleaner has set it."""
+        """When tombstones and markers of this batch may be deleted (KIP-534); None until the cleaner has set it."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2^31-1 to 0."""
+        """The sequence of the last record; sequences wrap from 2^31-1 to 0."""
         base = self.base_sequence
         return increment_sequence(base, self.last_offset_delta) if base != NO_SEQUENCE else NO_SEQUENCE
 
@@ -148,7 +148,7 @@ def decrement_sequence(sequence: int, decrement: int) -> int:
 
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`. Checks that 61 bytes are there and that the magic is 2; see `iter_batches` for lengths."""
+    """Read the header at `pos`. Checks that 61 bytes exist and that the magic is 2; `iter_batches` checks lengths."""
     try:
         header = _new(BatchHeader, _unpack_header(buf, pos))
     except struct.error:
@@ -159,13 +159,13 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def _short_header(buf: Buffer, pos: int) -> Malformed:
-    left = len(buf) - pos
-    if pos >= 0 and left > MAGIC_AT:
-        # v0 and v1 messages can be shorter than a v2 header, and their magic is at the same place.
+    remaining = len(buf) - pos
+    if pos >= 0 and remaining > MAGIC_AT:
+        # Messages of v0 and v1 can be shorter than a v2 header, with the magic at the same place.
         magic = buf[pos + MAGIC_AT]
         if magic < MAGIC_V2:
             return _wrong_magic(magic, pos)
-    return Malformed(f"batch at position {pos} is torn: {max(left, 0)} bytes left, a header has {HEADER_SIZE}")
+    return Malformed(f"batch at position {pos} is torn: {max(remaining, 0)} bytes left, a header has {HEADER_SIZE}")
 
 
 def _wrong_magic(magic: int, pos: int) -> Malformed:
@@ -178,7 +178,7 @@ def _wrong_magic(magic: int, pos: int) -> Malformed:
 
 
 def check_length(header: BatchHeader, pos: int, end: int) -> int:
-    """The position after the batch, once its length is known to be possible and inside `end`."""
+    """Return the position after the batch, after checking that its length is possible and ends within `end`."""
     length = header.batch_length
     if length < MIN_BATCH_LENGTH:
         raise Malformed(f"batch at position {pos} claims a length of {length}, less than its own header")
@@ -216,7 +216,7 @@ def compute_crc(buf: Buffer, pos: int, batch_length: int) -> int:
 
 
 def crc_ok(buf: Buffer, pos: int, header: BatchHeader) -> bool:
-    """Whether the batch's bytes are those that were summed. The length must have been checked."""
+    """Return whether the CRC matches the batch's bytes. The caller has checked the length."""
     with memoryview(buf) as whole, whole[pos + ATTRIBUTES_AT : pos + LOG_OVERHEAD + header.batch_length] as covered:
         return crc32c(covered) == header.crc
 
@@ -230,9 +230,9 @@ def check_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
 def patch_max_timestamp(
     buf: bytearray | memoryview | mmap, pos: int, max_timestamp: int, *, log_append_time: bool
 ) -> None:
-    """Set the max timestamp and the timestamp type, and sum again where something changed.
+    """Set the max timestamp and the timestamp type, and compute the CRC again if something changed.
 
-    With `log_append_time` every record's timestamp reads as `max_timestamp`, and no record is touched.
+    With `log_append_time` every record then reads as `max_timestamp`, without changes to the records.
     """
     header = read_header(buf, pos)
     attributes = header.attributes & ~TIMESTAMP_TYPE_FLAG

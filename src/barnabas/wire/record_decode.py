@@ -1,7 +1,7 @@
-"""Records of a batch, decoded, or seen by their keys alone. Strict: raises `Malformed` if the records do not match the header.
+"""Decode the records of a batch, or only their keys. Strict: raises `Malformed` if the records do not match the header.
 
 A record is `length varint`, then attributes int8, timestampDelta varlong, offsetDelta varint, key, value (a varint
-length, -1 for null, and the bytes), a varint count of headers and each header's key and value. Integers zig-zag.
+length, -1 for null, and the bytes), a varint count of headers and each header's key and value. Integers are zigzag-encoded.
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ from barnabas.wire.record_batch import (
 )
 from barnabas.wire.varint import VARINT_BYTES_MAX, read_varint, read_varlong
 
-#: Header keys are text; bytes that are not UTF-8 survive a round trip by `surrogateescape`.
+#: Header keys are text; `surrogateescape` preserves bytes that are not UTF-8.
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 _new = tuple.__new__
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-#: attributes, timestamp delta, offset delta, key length, value length, header count: a byte each.
+#: Attributes, timestamp delta, offset delta, key length, value length, header count: at least one byte each.
 RECORD_BODY_MIN: Final = 6
 
 
@@ -41,17 +41,17 @@ class Record(NamedTuple):
     sequence: int = NO_SEQUENCE
 
 
-#: How far a batch is decompressed before its records are looked at, and then before they are looked at again.
+#: Decompressed sizes after which the records so far are checked.
 INFLATION_STEPS_BYTES: Final = (1 << 20, 16 << 20)
 
 
 class KeySpan(NamedTuple):
-    """A record seen by its key alone."""
+    """The key of a record, and the record's place."""
 
     offset_delta: int
     key: bytes | None
     has_value: bool
-    #: The record's bytes, its length prefix included, are `body[start:stop]`.
+    #: `body[start:stop]` is the record, including its length prefix.
     start: int
     stop: int
 
@@ -62,19 +62,19 @@ def records_body(
     header: BatchHeader,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> bytes:
-    """The bytes of a batch's records, decompressed."""
+    """Return the decompressed bytes of a batch's records."""
     end = check_length(header, pos, len(buf))
     with memoryview(buf) as whole, whole[pos + HEADER_SIZE : end] as body:
         codec = header.attributes & CODEC_MASK
         if codec == 0:
             return bytes(body)
         if header.record_count == 0 and not body:
-            return b""  # a batch that compaction has emptied keeps its codec bits
+            return b""  # a batch that compaction emptied keeps its codec bits
         return _inflate(codec, body, header, max_decompressed_bytes)
 
 
 def _inflate(codec: int, body: Bytes, header: BatchHeader, max_bytes: int) -> bytes:
-    """Decompress in steps: records that make no sense are noticed before a small batch has become a large one."""
+    """Decompress in steps, so that a small batch with invalid records is refused before it becomes large."""
     for limit in INFLATION_STEPS_BYTES:
         if limit >= max_bytes:
             break
@@ -86,7 +86,7 @@ def _inflate(codec: int, body: Bytes, header: BatchHeader, max_bytes: int) -> by
 
 
 def _check_beginning(prefix: Bytes, header: BatchHeader, max_bytes: int) -> None:
-    """Raise `Malformed` where the lengths of the first records already say that the batch is wrong or too large."""
+    """Raise `Malformed` if the lengths of the first records already show that the batch is invalid or too large."""
     pos, end = 0, len(prefix)
     for _ in range(header.record_count):
         if pos + VARINT_BYTES_MAX > end:
@@ -108,14 +108,14 @@ def iter_records(
     *,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Record]:
-    """Every record of the batch at `pos`. `Malformed` where the records are not what the header says."""
+    """Yield every record of the batch at `pos`. Raises `Malformed` if the records do not match the header."""
     if header is None:
         header = read_header(buf, pos)
     return decode_body(records_body(buf, pos, header, max_decompressed_bytes), header)
 
 
 def decode_body(body: bytes, header: BatchHeader) -> Iterator[Record]:
-    """Decode decompressed records. One- and two-byte varints are read in line: they are nearly all there are."""
+    """Decode decompressed records. Varints of one and two bytes, which are by far the most frequent, are read inline."""
     base_offset, base_sequence = header.base_offset, header.base_sequence
     append_time = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
     base_timestamp = header.base_timestamp
@@ -226,7 +226,7 @@ def _check_end(header: BatchHeader, last_delta: int, pos: int, end: int) -> None
 
 def _read_headers(body: bytes, pos: int, stop: int) -> tuple[Headers, int]:
     count, pos = read_varint(body, pos)
-    # A header has two bytes at least: a count that cannot fit is refused before anything is allocated for it.
+    # A header has at least two bytes, so a count that cannot fit is refused before an allocation.
     if count < 0 or count * 2 > stop - pos:
         raise Malformed(f"record with {count} headers in {stop - pos} bytes")
     headers: list[tuple[str, bytes | None]] = []
@@ -250,7 +250,7 @@ def _read_headers(body: bytes, pos: int, stop: int) -> tuple[Headers, int]:
 
 
 def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
-    """Keys and places of decompressed records, values and headers skipped: for compaction and null-key checks."""
+    """Yield keys and places of decompressed records, skipping values and headers, for compaction and null-key checks."""
     new, kind = _new, KeySpan
     last_delta = -1
     end, pos = len(body), 0
@@ -272,7 +272,7 @@ def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
             if size < RECORD_BODY_MIN or stop > end:
                 raise Malformed(f"record of {size} bytes in a body of {end}")
             pos += 1
-            while body[pos] >= 0x80:  # the timestamp is not needed
+            while body[pos] >= 0x80:  # skip the timestamp
                 pos += 1
             pos += 1
             delta = body[pos]
@@ -302,7 +302,7 @@ def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
                 key = None
             else:
                 raise Malformed(f"key of {size} bytes")
-            # Zig-zag: an odd number is negative, and the only negative length is -1, one byte.
+            # Zigzag: an odd number is negative, and the only negative length is -1 in one byte.
             has_value = body[pos] != 1
             if pos >= stop:
                 raise Malformed(f"record's key ends at {pos}, its length says {stop}")
@@ -314,12 +314,12 @@ def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
 
 
 class ScanResult(NamedTuple):
-    """What `validate_records` saw."""
+    """The result of `validate_records`."""
 
     max_timestamp: int
-    #: Of the first record that has `max_timestamp`.
+    #: The offset of the first record that has `max_timestamp`.
     offset_of_max_timestamp: Offset
-    #: Index of the first record without a key; None where all have one.
+    #: Index of the first record without a key; None if all have one.
     first_null_key: int | None
 
 
@@ -330,13 +330,15 @@ def validate_records(
     *,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> ScanResult:
-    """Decode every record of a client's batch: counts, lengths, and offset deltas 0, 1, 2, … without a gap."""
+    """Decode every record of a client's batch: check counts, lengths, and that offset deltas are 0, 1, 2, … without gaps."""
     expected = header.base_offset
     max_timestamp, offset_of_max = NO_TIMESTAMP, header.base_offset
     first_null_key = None
     for record in iter_records(buf, pos, header, max_decompressed_bytes=max_decompressed_bytes):
         if record.offset != expected:
-            raise Malformed(f"record with offset delta {record.offset - header.base_offset} where none may be skipped")
+            raise Malformed(
+                f"record with offset delta {record.offset - header.base_offset} , but no offset may be skipped"
+            )
         if record.key is None and first_null_key is None:
             first_null_key = record.offset - header.base_offset
         if record.timestamp > max_timestamp:

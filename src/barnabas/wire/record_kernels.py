@@ -1,9 +1,9 @@
-"""Record batches and varints in compiled loops: what every kernel that reads records begins with.
+"""Record batches and varints in compiled loops, used by every kernel that reads records.
 
-Every read is preceded by a check against the end of what is there: numba checks no bounds itself, and the bytes come from a
-network or a disk. Arrays of bytes to read are always read-only ones: numba compiles once per combination of types.
+Every read is preceded by a bounds check: numba checks no bounds itself, and the bytes come from a network or a disk. Arrays of
+input bytes are always read-only: numba compiles once per combination of types.
 
-A function that numba keeps on disk is compiled anew when its own file changes, not when this one does.
+Numba compiles a cached function again when its own file changes, but not when this file changes.
 """
 
 from typing import TypeAlias
@@ -16,18 +16,18 @@ from barnabas.base.compiled import int64, kernel
 ByteArray: TypeAlias = NDArray[np.uint8]
 Int64s: TypeAlias = NDArray[np.int64]
 
-#: Columns of the table of batches.
+#: Columns of the batch table.
 POS, AFTER, BASE_OFFSET, LAST_OFFSET, ATTRIBUTES, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, COUNT, CRC = range(10)
 TABLE_WIDTH = 10
 
-#: What `scan_batches` met.
+#: Results of `scan_batches`.
 OK, TORN, BAD_LENGTH, BAD_MAGIC, BAD_COUNT = range(5)
 
 _LOW_63 = 0x7FFFFFFFFFFFFFFF
 
 
 def byte_array(data: bytes | bytearray | memoryview) -> ByteArray:
-    """`data` as a kernel takes it, not copied."""
+    """Return `data` as a kernel takes it, without a copy."""
     array = np.frombuffer(data, dtype=np.uint8)
     array.flags.writeable = False
     return array
@@ -44,9 +44,9 @@ def read_int(data: ByteArray, pos: int, size: int) -> int:
 
 @kernel
 def scan_batches(data: ByteArray, start: int, end: int, table: Int64s) -> tuple[int, int, int]:
-    """Headers from `start` on into `table`, until it is full, the data ends, or something is wrong.
+    """Write headers from `start` on into `table`, until it is full, the data ends, or a header is invalid.
 
-    Returns (batches, position after them, code). TORN is how a fetch ends that was cut to its size.
+    Returns (batches, position after them, code). TORN is normal at the end of a fetch, which is cut to its size.
     """
     pos = int64(start)
     count = 0
@@ -86,7 +86,7 @@ def scan_batches(data: ByteArray, start: int, end: int, table: Int64s) -> tuple[
 
 @kernel
 def read_varint(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
-    """(value, next position) of a zig-zag varint of 32 bits; the position is -1 where there is none."""
+    """Return (value, next position) of a 32-bit zigzag varint; the position is -1 if it is invalid."""
     value = int64(0)
     shift = 0
     while shift < 35:
@@ -104,7 +104,7 @@ def read_varint(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
 
 @kernel
 def read_varlong(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
-    """The same of 64 bits."""
+    """The same for 64 bits."""
     value = int64(0)
     shift = 0
     while shift < 70:

@@ -1,7 +1,7 @@
-"""How keys and values of a batch begin: what a broker looks at to see which schema a record has. Pure.
+"""The first bytes of keys and values in a batch, from which a broker sees the schema of a record. Pure.
 
-Five bytes of each, and nothing is copied but them. Strict like `record_decode`: `Malformed` where records are not what the
-header says.
+Only five bytes of each key and value are copied. Strict like `record_decode`: raises `Malformed` if the records do not match
+the header.
 """
 
 from collections.abc import Container
@@ -17,19 +17,19 @@ PREFIX_BYTES: Final = 5
 
 
 class Strange(NamedTuple):
-    """A key or a value that does not begin like one of those that were expected."""
+    """A key or a value that does not begin with an expected prefix."""
 
-    #: Of its record in the batch, from 0.
+    #: The index of its record in the batch, from 0.
     number: int
     is_key: bool
-    #: Shorter where there is no more.
+    #: Shorter if the key or value is.
     prefix: bytes
 
 
 def strange_records(
     body: bytes, header: BatchHeader, *, keys: Container[bytes] | None, values: Container[bytes] | None
 ) -> list[Strange]:
-    """All keys and values of decompressed records that begin like none of those; null ones pass. `None`: all pass."""
+    """Return keys and values of decompressed records without an expected prefix. Null ones pass. `None`: all pass."""
     found: list[Strange] = []
     end, pos = len(body), 0
     try:
@@ -49,10 +49,10 @@ def strange_records(
             if size < RECORD_BODY_MIN or stop > end:
                 raise Malformed(f"record of {size} bytes in a body of {end}")
             pos += 1
-            while body[pos] >= 0x80:  # the timestamp
+            while body[pos] >= 0x80:  # skip the timestamp
                 pos += 1
             pos += 1
-            while body[pos] >= 0x80:  # the offset delta
+            while body[pos] >= 0x80:  # skip the offset delta
                 pos += 1
             pos += 1
             size = body[pos]

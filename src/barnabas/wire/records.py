@@ -1,6 +1,6 @@
-"""Records inside a batch: decode, scan keys, validate, build. Only where the semantics need it: see `record_batch`.
+"""Records inside a batch: decode, scan keys, validate, build. Use them only if a record's content matters: see `record_batch`.
 
-One name for three modules: `record_decode` reads, `record_build` writes, `control_records` knows transaction markers.
+One import for three modules: `record_decode` reads, `record_build` writes, `control_records` handles transaction markers.
 """
 
 from barnabas.wire.control_records import (

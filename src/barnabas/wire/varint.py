@@ -1,8 +1,8 @@
 """Kafka's variable-length integers: groups of seven bits, the lowest first; signed ones are zigzag-encoded.
 
-A reader takes `(buf, pos, end)`, never looks at or past `end` or the end of the buffer, and returns `(value, next position)`.
-A varint that does not end in time raises `Malformed`. Bits that do not fit in the type are dropped, as Kafka's readers do:
-both sides of a connection must read the same number. Hot loops inline the one- and two-byte cases and come here for the rest.
+A reader takes `(buf, pos, end)`, never reads at or after `end` or the end of the buffer, and returns `(value, next position)`.
+A varint that does not end in time raises `Malformed`. Bits that do not fit into the type are dropped, as Kafka's readers do,
+because both sides of a connection must read the same number. Hot loops inline varints of one and two bytes.
 """
 
 import sys
@@ -16,7 +16,7 @@ VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
 _UINT32: Final = 0xFFFF_FFFF
 _UINT64: Final = 0xFFFF_FFFF_FFFF_FFFF
-#: The end of the buffer is the end.
+#: No limit except the end of the buffer.
 _OPEN: Final = sys.maxsize
 
 
@@ -38,26 +38,26 @@ def _read(buf: Buffer, pos: int, end: int, bytes_max: int, bits: int, what: str)
 
 
 def read_uvarint(buf: Buffer, pos: int, end: int = _OPEN, what: str = "varint") -> tuple[int, int]:
-    """An unsigned varint of 32 bits: at most five bytes."""
+    """Read an unsigned 32-bit varint: at most five bytes."""
     return _read(buf, pos, end, VARINT_BYTES_MAX, _UINT32, what)
 
 
 def read_varint(buf: Buffer, pos: int, end: int = _OPEN, what: str = "varint") -> tuple[int, int]:
-    """A zigzag varint of 32 bits."""
+    """Read a zigzag varint of 32 bits."""
     raw, after = _read(buf, pos, end, VARINT_BYTES_MAX, _UINT32, what)
     return (raw >> 1) ^ -(raw & 1), after
 
 
 def read_varlong(buf: Buffer, pos: int, end: int = _OPEN, what: str = "varlong") -> tuple[int, int]:
-    """A zigzag varint of 64 bits: at most ten bytes."""
+    """Read a zigzag varint of 64 bits: at most ten bytes."""
     raw, after = _read(buf, pos, end, _VARLONG_BYTES_MAX, _UINT64, what)
     return (raw >> 1) ^ -(raw & 1), after
 
 
 def append_uvarint(out: bytearray, value: int) -> None:
-    """An unsigned varint, of any size."""
+    """Append an unsigned varint of any size."""
     if value < 0:
-        raise ValueError(f"{value} is negative: an unsigned varint cannot hold it")
+        raise ValueError(f"{value} is negative: an unsigned varint cannot encode it")
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -70,12 +70,12 @@ def _encode(zigzag: int) -> bytes:
     return bytes(out)
 
 
-#: Lengths and deltas are nearly all of these.
+#: Nearly all lengths and deltas are below 8192.
 _SMALL: Final = tuple(_encode(value << 1) for value in range(8192))
 
 
 def encode_varint(value: int) -> bytes:
-    """A zigzag varint; also serves for varlongs, which differ only in range."""
+    """Encode a zigzag varint; also used for varlongs, which differ only in range."""
     if 0 <= value < 8192:
         return _SMALL[value]
     return _encode(~(value << 1) if value < 0 else value << 1)

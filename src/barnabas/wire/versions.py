@@ -1,12 +1,12 @@
-"""Which APIs and versions our brokers can serve, by API key. Loads no message class.
+"""The APIs and versions that barnabas's brokers can serve, by API key. Imports no message class.
 
-Two questions are kept apart: what the protocol has (`API`, from the generated index) and what a given broker offers (the keys
-that handlers were registered for, `advertise`). Request and response classes load at first use, a module an API.
+`API`, from the generated index, is what the protocol has; `advertise` returns what a given broker offers: the keys with
+registered handlers. Request and response classes are imported at first use, one module per API.
 
-Versions served are those of Kafka 4, which are also what Kafka 3.9 speaks with its own brokers and clients, with two
-exceptions. Produce is advertised from version 0, because librdkafka will not compress for a broker that lacks it
-(KAFKA-18659, Kafka 4 does the same); requests below version 3 are refused where they are handled. And the four requests by
-which a ZooKeeper-mode controller rules its brokers are those of 3.9.
+The served versions are those of Kafka 4, which Kafka 3.9 also uses with its own brokers and clients, with two exceptions.
+Produce is advertised from version 0, because librdkafka does not compress for a broker without it (KAFKA-18659; Kafka 4 does
+the same), but the handler refuses requests below version 3. And the four requests by which a ZooKeeper-mode controller
+controls its brokers have the versions of 3.9.
 """
 
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ UPDATE_METADATA = 6
 CONTROLLED_SHUTDOWN = 7
 API_VERSIONS = 18
 
-#: The controller's and the brokers' own; no client has a use for them.
+#: APIs for the controller and brokers only; clients do not use them.
 INTER_BROKER = frozenset({LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA, CONTROLLED_SHUTDOWN})
 
-#: KRaft's: quorum, registration with a KRaft controller, forwarding to it. A ZooKeeper-mode broker serves none of them.
+#: KRaft APIs: quorum, registration with a KRaft controller, forwarding. A ZooKeeper-mode broker serves none of them.
 KRAFT_ONLY = frozenset({52, 53, 54, 55, 58, 59, 62, 63, 64, 70, 73, 80, 81, 82})
 
 
@@ -39,12 +39,13 @@ class VersionRange(NamedTuple):
 
 
 class Api:
-    """One API. `min_version` to `max_version` are served; Produce's classes begin at 3, though it is advertised from 0."""
+    """One API with the served versions `min_version` to `max_version`. Produce is advertised from 0, but its classes begin at
+    3."""
 
     def __init__(self, key: int, entry: IndexEntry) -> None:
         self.key = key
         self.name = entry.name
-        # librdkafka needs Produce from 0, see above.
+        # librdkafka needs Produce from 0: see the module's docstring.
         self.min_version = 0 if key == PRODUCE else entry.min_version
         self.max_version = entry.max_version
         self.request_flexible_from = entry.request_flexible_from
@@ -63,29 +64,29 @@ class Api:
         return cast(type[ApiMessage], getattr(import_module(self._module), f"{self.name}Response"))
 
     def request_header_version(self, version: int) -> int:
-        """0 has no client id, 1 has one, 2 has tagged fields as well."""
+        """Return 0 for a header without client id, 1 with it, 2 with tagged fields, too."""
         if self.key == CONTROLLED_SHUTDOWN and version == 0:
-            return 0  # from before there were client ids
+            return 0  # it is older than client ids
         return 2 if version >= self.request_flexible_from else 1
 
     def response_header_version(self, version: int) -> int:
-        """1 has tagged fields."""
+        """Return 1 for a header with tagged fields, else 0."""
         if self.key == API_VERSIONS:
-            return 0  # KIP-511: a client that asks with a version we don't know must still be able to read the answer
+            return 0  # KIP-511: a client that uses a newer version must still be able to read the response
         return 1 if version >= self.response_flexible_from else 0
 
 
-#: Every API of the protocol, KRaft's too, by key.
+#: Every API of the protocol by key, including KRaft's.
 API: dict[int, Api] = {key: Api(key, entry) for key, entry in INDEX.items()}
 
-#: What a broker of ours can serve, once there are handlers for it.
+#: The APIs that a broker can serve if it has handlers for them.
 SERVABLE: frozenset[int] = frozenset(API) - KRAFT_ONLY
 
 _BY_NAME: dict[str, Api] = {api.name: api for api in API.values()}
 
 
 def api_of(key: int) -> Api:
-    """Raises `Malformed` for an unknown API: Kafka closes the connection, too."""
+    """Raise `Malformed` for an unknown API. Kafka also closes the connection."""
     api = API.get(key)
     if api is None:
         raise Malformed(f"unknown API key {key}")
@@ -93,12 +94,12 @@ def api_of(key: int) -> Api:
 
 
 def api_named(name: str) -> Api:
-    """By Kafka's name: `api_named("Fetch")`. For tools and configuration; raises KeyError."""
+    """Look up by Kafka's name: `api_named("Fetch")`. For tools and configuration; raises KeyError."""
     return _BY_NAME[name]
 
 
 def advertise(handled: Iterable[int]) -> dict[int, VersionRange]:
-    """What a broker with handlers for these keys says in ApiVersions, in the order of the keys."""
+    """Return what a broker with handlers for these keys reports in ApiVersions, in the order of the keys."""
     keys = sorted(set(handled))
     foreign = [key for key in keys if key not in SERVABLE]
     if foreign:

@@ -1,7 +1,7 @@
-"""Parts of the protocol that are read or written by hand: strings and tagged fields.
+"""The parts of the protocol without generated code: strings and tagged fields.
 
-A reader takes `(buf, pos, end)`, never looks at or past `end`, and returns `(value, next position)`. It raises `Malformed` for
-what is not well formed. A writer appends to a bytearray.
+A reader takes `(buf, pos, end)`, never reads at or after `end`, and returns `(value, next position)`. It raises `Malformed` for
+invalid input. A writer appends to a bytearray.
 """
 
 from struct import Struct
@@ -28,7 +28,7 @@ def append_string(out: bytearray, value: str | None) -> None:
 
 
 def read_tag(buf: Buffer, pos: int, end: int, previous: int, what: str) -> tuple[int, int, int]:
-    """One tagged field's head: its tag, where its value begins and where that ends. Tags must ascend (KIP-482)."""
+    """Read the head of a tagged field: its tag, and the start and end of its value. Tags must ascend (KIP-482)."""
     tag, pos = read_uvarint(buf, pos, end, what)
     if tag <= previous:
         raise Malformed(f"{what}: tag {tag} after tag {previous}")
@@ -39,7 +39,7 @@ def read_tag(buf: Buffer, pos: int, end: int, previous: int, what: str) -> tuple
 
 
 def skip_tagged_fields(buf: Buffer, pos: int, end: int, what: str = "tagged fields") -> int:
-    """Skips a section of unknown tagged fields."""
+    """Skip a section of unknown tagged fields."""
     if pos < end and buf[pos] == 0:
         return pos + 1
     count, pos = read_uvarint(buf, pos, end, what)

@@ -1,4 +1,4 @@
-"""Who may do what: ZooKeeper's schemes `world`, `auth`, `digest`, `x509` and `ip`, and the super user.
+"""Access control: ZooKeeper's schemes `world`, `auth`, `digest`, `x509` and `ip`, and the super user.
 
 Pure. An identity is (scheme, id), as a connection collects them; an ACL entry is (permissions, scheme, id).
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Identity = tuple[str, str]
 
 ALL = 31
-#: Each access to a node checks all of its entries.
+#: Bound of an ACL's entries, because each access to a node checks all of them.
 ENTRIES_MAX = 100
 OPEN_ACL: Acl = ((ALL, "world", "anyone"),)
 READ_ACL: Acl = ((int(Perm.READ), "world", "anyone"),)
@@ -24,7 +24,7 @@ SUPER: Identity = ("super", "")
 
 
 class Refusal(Exception):
-    """An operation that ZooKeeper refuses; `err` is what the client gets."""
+    """ZooKeeper refuses the operation; the client gets `err`."""
 
     def __init__(self, err: Err) -> None:
         super().__init__(err.name)
@@ -32,14 +32,14 @@ class Refusal(Exception):
 
 
 def digest_of(credentials: str) -> str:
-    """`user:password` to the `user:base64(sha1)` that ACLs hold."""
+    """Convert `user:password` to the `user:base64(sha1)` of ACLs."""
     user = credentials.split(":", 1)[0]
     sha1 = hashlib.sha1(credentials.encode("utf-8"), usedforsecurity=False).digest()
     return f"{user}:{base64.b64encode(sha1).decode()}"
 
 
 def _network(expression: str) -> "ipaddress.IPv4Network | ipaddress.IPv6Network | None":
-    import ipaddress  # few ACLs need it, and every start of the server would pay for it
+    import ipaddress  # slow to import, and few ACLs need it
 
     try:
         return ipaddress.ip_network(expression, strict=False)
@@ -61,7 +61,7 @@ def _ip_matches(address: str, expression: str) -> bool:
 
 def _is_valid(scheme: str, identity: str) -> bool:
     if scheme == "digest":
-        # As Java's split(":"): two parts, of which the second is not empty.
+        # As Java's split(":"): two parts, the second of them not empty.
         _user, colon, rest = identity.partition(":")
         return bool(colon) and bool(rest) and ":" not in rest.rstrip(":") and bool(rest.rstrip(":"))
     if scheme == "ip":
@@ -99,7 +99,7 @@ def allows(acl: Acl, perm: int, identities: Iterable[Identity]) -> bool:
 
 
 def fix(acl: Acl, identities: Iterable[Identity]) -> Acl:
-    """The ACL as it is stored: no duplicates, `auth` replaced by who the client is. Raises INVALID_ACL."""
+    """Return the ACL to store: no duplicates, `auth` replaced by the client's identities. Raises INVALID_ACL."""
     if acl == OPEN_ACL:
         return OPEN_ACL
     if len(acl) > ENTRIES_MAX:
@@ -124,7 +124,7 @@ def fix(acl: Acl, identities: Iterable[Identity]) -> Acl:
 
 
 def redact(acl: Acl) -> Acl:
-    """What a client without ADMIN sees: digests hidden."""
+    """Hide the digests, for a client without ADMIN."""
     return tuple(
         (perms, scheme, identity.split(":", 1)[0] + ":x" if scheme == "digest" and ":" in identity else identity)
         for perms, scheme, identity in acl

@@ -1,8 +1,8 @@
-"""Group commit: an answer waits until the transactions that it depends on are on disk.
+"""Group commit: a response waits until the transactions that it depends on are on disk.
 
-Owner: the event loop; one thread writes and flushes. While a flush runs, everything that arrives gathers for the next
-one; while none runs, the next starts as soon as this turn of the loop is over. An answer is held as long as any
-transaction logged before it is not durable, so no client ever sees a state that a crash could take back.
+Owner: the event loop; one thread writes and flushes. Transactions that arrive during a flush wait for the next one. If no
+flush runs, the next one starts at the end of this turn of the loop. A response is held until every transaction that was
+logged before it is durable, so no client sees a state that a crash could undo.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from barnabas.zookeeper.txnlog import LogWriter
 
 
 class Outlet(Protocol):
-    """A connection, as the commit sees it."""
+    """A connection, as the commit uses it."""
 
     def transmit(self, pieces: list[bytes], *, close: bool) -> None:
-        """Send, in order; then close if told to."""
+        """Send the pieces in order; then close if `close`."""
         ...
 
 
-#: Whether to begin a new file first, the zxid of the first record, the records.
+#: Whether to begin a new file first, the zxid of the first record, and the records.
 Job = tuple[bool, int, bytes]
 
 
 class LogThread:
-    """Runs `work` with one job after the other, on a thread of its own."""
+    """Runs `work` on its own thread, one job after the other."""
 
     def __init__(self, work: Callable[[Job], None]) -> None:
         self._work = work
@@ -43,7 +43,7 @@ class LogThread:
         self._jobs.put(job)
 
     def stop(self) -> None:
-        """Blocks until the last job is done."""
+        """Block until the last job is done."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -53,7 +53,7 @@ class LogThread:
 
 
 class _Held:
-    """Answers that wait for one flush."""
+    """Responses that wait for one flush."""
 
     __slots__ = ("closing", "count", "pieces")
 
@@ -64,8 +64,8 @@ class _Held:
 
 
 class GroupCommit:
-    """Invariants: `_flushing` holds answers that the flush under way covers, `_waiting` those that need the next one;
-    `_records` is not empty only while a flush is under way or about to start.
+    """Invariants: `_flushing` holds the responses that the running flush covers, `_waiting` those that need the next one;
+    `_records` is empty unless a flush is running or about to start.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class GroupCommit:
         self._roll_wanted = False
         self._thread = make_thread(self._write)
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        #: Bytes that wait for the disk: records and answers.
+        #: Bytes of records and responses that wait for the disk.
         self.held_bytes = 0
-        #: Answers that wait for the disk.
+        #: Number of responses that wait for the disk.
         self.held_count = 0
         self.flush_count = 0
 
@@ -117,7 +117,7 @@ class GroupCommit:
             self._loop.call_soon(self._flush)
 
     def send(self, outlet: Outlet, pieces: list[bytes], *, close: bool = False) -> None:
-        """Send `pieces` once all that has been appended so far is durable. Keeps the order of calls per outlet."""
+        """Send `pieces` once everything appended so far is durable. Keeps the order of calls per outlet."""
         if self._records:
             held = self._waiting
         elif self._flushing is not None:
@@ -137,7 +137,7 @@ class GroupCommit:
             held.closing.add(outlet)
 
     def forget(self, outlet: Outlet) -> None:
-        """The connection is gone: drop its answers."""
+        """Drop the responses of a connection that has ended."""
         for held in (self._flushing, self._waiting):
             if held is not None:
                 pieces = held.pieces.pop(outlet, None)
@@ -148,7 +148,7 @@ class GroupCommit:
                     self.held_bytes -= sum(map(len, pieces))
 
     async def synced(self, zxid: int) -> None:
-        """Returns when everything up to `zxid` is durable."""
+        """Wait until everything up to `zxid` is durable."""
         if self._failed:
             raise OSError(errno.EIO, "the transaction log has failed")
         if self.synced_zxid < zxid:
@@ -157,7 +157,7 @@ class GroupCommit:
             await future
 
     def roll(self) -> None:
-        """Records from the next flush on go to a new file."""
+        """Write records to a new file from the next flush on."""
         self._roll_wanted = True
 
     # ---- the flush ----------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class GroupCommit:
         self._thread.put((roll, self._first_zxid, records))
 
     def _write(self, job: Job) -> None:
-        """On the log thread."""
+        """Runs on the log thread."""
         roll, first_zxid, records = job
         failure: OSError | None = None
         try:
@@ -186,9 +186,9 @@ class GroupCommit:
 
     def _flushed(self, record_bytes: int, failure: OSError | None) -> None:
         held, self._flushing = self._flushing, None
-        assert held is not None, "only _flush sends jobs"
+        assert held is not None, "bug: only _flush sends jobs"
         if failure is not None:
-            # After a failed flush it is unknown what is on disk: nothing may be acknowledged any more.
+            # After a failed flush the contents of the disk are unknown: nothing may be acknowledged any more.
             self._failed = True
             for _zxid, future in self._sync_waiters:
                 if not future.done():
@@ -200,7 +200,7 @@ class GroupCommit:
         self.held_bytes -= record_bytes
         self.held_count -= held.count
         self.synced_zxid = self._flushing_zxid
-        # The next flush starts before the answers go out, so that the disk is busy meanwhile.
+        # Start the next flush before sending the responses, so that the disk is busy meanwhile.
         self._flush()
         for outlet, pieces in held.pieces.items():
             self.held_bytes -= sum(map(len, pieces))
@@ -210,19 +210,19 @@ class GroupCommit:
 
     def _wake_waiters(self) -> None:
         if self._sync_waiters:
-            left = []
+            waiting = []
             for zxid, future in self._sync_waiters:
                 if zxid > self.synced_zxid:
-                    left.append((zxid, future))
+                    waiting.append((zxid, future))
                 elif not future.done():
                     future.set_result(None)
-            self._sync_waiters = left
+            self._sync_waiters = waiting
 
     async def stop(self) -> None:
-        """Flush what there is, then end the thread."""
+        """Flush the remaining records, then end the thread."""
         if not self._failed:
             await self.synced(self._appended_zxid)
         await self._loop.run_in_executor(None, self._thread.stop)
-        # A disk that has failed may fail this as well, and has been reported.
+        # A disk that has failed may fail here again; the failure was already reported.
         with contextlib.suppress(*((OSError,) if self._failed else ())):
             self._writer.close()

@@ -1,4 +1,4 @@
-"""Settings of the embedded ZooKeeper, by ZooKeeper's names in `zoo.cfg` files, checked once."""
+"""Settings of the embedded ZooKeeper, with the names of `zoo.cfg` files, checked once."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,18 +12,18 @@ from barnabas.zookeeper.wire import JUTE_MAX_BUFFER
 class ZooKeeperConfig:
     #: tickTime: the unit of session expiry.
     tick_time_ms: int = 2000
-    #: minSessionTimeout, maxSessionTimeout: 2 and 20 ticks unless set.
+    #: minSessionTimeout, maxSessionTimeout: by default 2 and 20 ticks.
     min_session_timeout_ms: int | None = None
     max_session_timeout_ms: int | None = None
-    #: maxClientCnxns: connections from one address; 0 is no limit.
+    #: maxClientCnxns: connections from one address; 0 means no limit.
     max_client_cnxns: int = 60
-    #: maxCnxns: connections in all; 0 is as many as leave descriptors for files.
+    #: maxCnxns: connections in total; 0 means as many as leave enough descriptors for files.
     max_cnxns: int = 0
     #: jute.maxbuffer: bytes of the longest request.
     jute_max_buffer: int = JUTE_MAX_BUFFER
     #: globalOutstandingLimit: requests waiting for the disk before the server stops reading.
     global_outstanding_limit: int = 1000
-    #: The same, by bytes: what waits for the disk, requests and answers.
+    #: The same limit in bytes, for requests and responses that wait for the disk.
     outstanding_bytes_max: int = 16 << 20
     #: Bytes that a client may leave unread before its connection is dropped.
     unread_bytes_max: int = 8 << 20
@@ -31,18 +31,18 @@ class ZooKeeperConfig:
     snap_count: int = 100_000
     #: autopurge.snapRetainCount
     snap_retain_count: int = 3
-    #: 4lw.commands.whitelist: `*` or names with commas between. None: every word where nobody but this machine can ask,
-    #: else those that tell nothing of clients and data.
+    #: 4lw.commands.whitelist: `*` or comma-separated names. None: all words on a loopback address, else only those that reveal
+    #: nothing about clients and data.
     four_letter_whitelist: str | None = None
-    #: How long a connection may go without opening a session.
+    #: How long a connection may stay open without a session.
     sessionless_timeout_ms: int = 10_000
-    #: znode.container.checkIntervalMs: how often containers and TTL nodes are looked after.
+    #: znode.container.checkIntervalMs: how often empty containers and expired TTL nodes are deleted.
     container_check_interval_ms: int = 60_000
     #: zookeeper.DigestAuthenticationProvider.superDigest
     super_digest: str | None = None
-    #: ssl.keyStore.location, …: how clients of the secure port are met; None where there is no such port.
+    #: ssl.keyStore.location, …: the TLS settings of the secure port; None without such a port.
     tls: TlsSettings | None = None
-    #: forceSync: whether to wait for the disk. Only a test that does not mind losing data sets it to false.
+    #: forceSync: whether to wait for the disk. Only tests that may lose data set it to false.
     force_sync: bool = True
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class ZooKeeperConfig:
         return 20 * self.tick_time_ms if self.max_session_timeout_ms is None else self.max_session_timeout_ms
 
 
-#: Where each key of a `zoo.cfg` goes; the address and the directory are the caller's.
+#: The field for each key of a `zoo.cfg`; the caller handles the address and the directory.
 _KEYS: dict[str, str] = {
     "tickTime": "tick_time_ms",
     "minSessionTimeout": "min_session_timeout_ms",
@@ -88,7 +88,7 @@ _KEYS: dict[str, str] = {
     "znode.container.checkIntervalMs": "container_check_interval_ms",
     "DigestAuthenticationProvider.superDigest": "super_digest",
 }
-#: Settings of the secure port by ZooKeeper's names, and the fields of `TlsSettings` that they are.
+#: The field of `TlsSettings` for each setting of the secure port.
 _TLS_KEYS: dict[str, str] = {
     "ssl.keyStore.location": "keystore_location",
     "ssl.keyStore.type": "keystore_type",
@@ -97,24 +97,24 @@ _TLS_KEYS: dict[str, str] = {
     "ssl.trustStore.type": "truststore_type",
     "ssl.trustStore.password": "truststore_password",
 }
-#: ssl.clientAuth and Kafka's words for it. As in ZooKeeper, a client must show a certificate unless told otherwise.
+#: Values of ssl.clientAuth, and Kafka's names for them. As in ZooKeeper, the default demands a certificate.
 _CLIENT_AUTH = {"need": "required", "want": "requested", "none": "none"}
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a `zoo.cfg` (or Kafka's `zookeeper.properties`) says."""
+    """The contents of a `zoo.cfg` (or of Kafka's `zookeeper.properties`)."""
 
     config: ZooKeeperConfig
     data_dir: Path | None
     host: str | None
     port: int | None
-    #: secureClientPort: with TLS.
+    #: secureClientPort: the port with TLS.
     secure_port: int | None = None
 
 
 def read_config(path: Path, base: ZooKeeperConfig | None = None) -> ConfigFile:
-    """Read a properties file. Keys that mean nothing here (ensembles, the admin server) are left alone; bad values are not."""
+    """Read a properties file. Unsupported keys (ensembles, the admin server) are ignored; invalid values are refused."""
     values: dict[str, str] = {}
     for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
         text = line.strip()
@@ -153,7 +153,7 @@ def _read_tls(path: Path, values: dict[str, str]) -> TlsSettings:
     for store in ("keystore", "truststore"):
         if fields.get(f"{store}_location", "").lower().endswith(".pem"):
             fields.setdefault(f"{store}_type", "PEM")
-    # ZooKeeper has one password for the store and its key.
+    # ZooKeeper uses one password for the store and its key.
     if "keystore_password" in fields:
         fields["key_password"] = fields["keystore_password"]
     protocols = tuple(word.strip() for word in values.get("ssl.enabledProtocols", "").split(",") if word.strip())

@@ -1,6 +1,6 @@
 """Four-letter words: `echo ruok | nc host port`, with the texts of ZooKeeper 3.8. Owner: the event loop.
 
-`stmk` and `gtmk` (trace masks) and `hash` (digests of the tree) answer as a server that has neither.
+`stmk` and `gtmk` (trace masks) and `hash` (digests of the tree) are answered as by a server that has neither.
 """
 
 import os
@@ -36,10 +36,10 @@ WORDS = frozenset(
     ]
 )
 
-#: What `zkServer.sh status` and Kafka's tools parse: the version whose protocol this is.
+#: `zkServer.sh status` and Kafka's tools parse this. The number is the protocol's version.
 VERSION = f"3.8.4-barnabas-{barnabas.__version__}, built on 2024-02-12 22:16 UTC"
 
-#: They say that the server is there, and nothing of its clients.
+#: Words that show that the server runs, but reveal nothing about its clients.
 WORDS_FOR_STRANGERS: Final = "srvr,ruok"
 
 
@@ -48,7 +48,7 @@ def is_known(word: bytes) -> bool:
 
 
 def answer(word: bytes, argument: bytes, service: "Service") -> str:
-    """The whole answer. Words that are not on the whitelist say so, as in ZooKeeper; `srvr` always is."""
+    """Return the whole answer. As in ZooKeeper, words outside the whitelist get an explanation; `srvr` is always allowed."""
     name = word.decode("latin-1")
     if name != "srvr" and not _is_enabled(name, service.config.four_letter_whitelist or WORDS_FOR_STRANGERS):
         return f"{name} is not executed because it is not in the whitelist.\n"
@@ -137,7 +137,7 @@ def _dump(service: "Service") -> str:
 
 
 def _envi(_service: "Service") -> str:
-    import platform  # only here, and not at every start of the server
+    import platform  # slow to import, and only needed here
 
     uname = platform.uname()
     return _lines(

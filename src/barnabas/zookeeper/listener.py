@@ -1,7 +1,8 @@
 """Connections: framing, the handshake, order, and limits. Owner: the event loop.
 
-Requests of a connection are handled in the order they came and answered in that order. A connection stops being read
-while too much waits for the disk, or while its client does not read; a client that leaves too much unread is dropped.
+Requests of a connection are processed and answered in the order in which they arrive. The server stops reading from a
+connection while too much waits for the disk, or while its client does not read. It closes the connection of a client that
+leaves too much unread.
 """
 
 import asyncio
@@ -21,17 +22,17 @@ _log = logging.getLogger(__name__)
 
 _unpack_int = INT.unpack_from
 
-#: Answers gathered before they are written out: bounds what one turn of the loop makes.
+#: Bound of the responses that are gathered in one turn before they are sent.
 _TURN_BYTES_MAX = 256 << 10
-#: How long one connection's requests are handled before the others have their turn.
+#: How long one connection's requests are processed before other connections have their turn.
 _TURN_S_MAX = 0.01
 
 
 class Connection(Client, asyncio.Protocol):
     """One client.
 
-    Invariant: `_buffer` holds what has not been handled yet, from a frame boundary on; `_needed` is how long it must be for
-    a turn to be worth while.
+    Invariant: `_buffer` holds the unprocessed bytes from a frame boundary on; a turn is only worthwhile once it has `_needed`
+    bytes.
     """
 
     __slots__ = (
@@ -75,9 +76,9 @@ class Connection(Client, asyncio.Protocol):
         self._unwritable = False
         self._close_after = False
         self.is_open = False
-        #: The handshake is over: requests may be handled.
+        #: Set after the handshake: requests may be processed.
         self.is_ready = False
-        #: A handshake is under way, or too much waits for the disk.
+        #: Set during a handshake, and while too much waits for the disk.
         self.is_waiting = False
         self.address = ""
         self.peer = ""
@@ -86,7 +87,7 @@ class Connection(Client, asyncio.Protocol):
         self.established_s = 0.0
         self.closing_since_s: float | None = None
         self.turn_started_s = 0.0
-        #: Answers that have not been sent yet.
+        #: Number of responses that have not been sent.
         self.outstanding = 0
         self.reset_stats()
 
@@ -101,7 +102,7 @@ class Connection(Client, asyncio.Protocol):
     # ---- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are asyncio's in all but class.
+        # uvloop's transports do not inherit from asyncio's.
         self._transport = stream = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else "127.0.0.1"
@@ -130,7 +131,7 @@ class Connection(Client, asyncio.Protocol):
             self._turn(received)
 
     def eof_received(self) -> bool:
-        # `echo ruok | nc`: the words come, then the end; the answer must still go out.
+        # `echo ruok | nc`: the end of input follows the word, but the answer must still be sent.
         return self._close_after
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -152,7 +153,7 @@ class Connection(Client, asyncio.Protocol):
     # ---- frames -------------------------------------------------------------------------------------------------------
 
     def _turn(self, received: bytes) -> None:
-        """Handle the frames that are there, as far as the limits allow, and send the answers together."""
+        """Process the frames in the buffer, as far as the limits allow, and send the responses together."""
         service = self._service
         at, end = 0, len(received)
         out: list[bytes] = []
@@ -178,7 +179,7 @@ class Connection(Client, asyncio.Protocol):
                 service.on_bug(error)
                 return
             except Exception as error:
-                # Nothing was changed: only this client is not served.
+                # Nothing was changed, so only this connection is closed.
                 service.bugs.note(f"a request of {self.peer}", error)
                 self.abort()
                 return
@@ -199,7 +200,7 @@ class Connection(Client, asyncio.Protocol):
             self._pause()
 
     def _pause(self) -> None:
-        """Until the disk has caught up, or, after a long turn, until the others have had theirs."""
+        """Wait until the disk has caught up or, after a long turn, until other connections have had theirs."""
         self.is_waiting = True
         if self._service.is_overloaded:
             self._service.wait(self)
@@ -213,7 +214,7 @@ class Connection(Client, asyncio.Protocol):
         self.abort()
 
     def _four_letter_word(self, received: bytes) -> bool:
-        """Before the handshake, four letters read as a length are far too much; some of them are words."""
+        """Answer a four-letter word. Before the handshake, such a word cannot be a length: as one it would be far too large."""
         word = received[:4]
         if not fourletter.is_known(word):
             return False
@@ -224,7 +225,7 @@ class Connection(Client, asyncio.Protocol):
         return True
 
     def resume(self) -> None:
-        """Go on with what has been received, and read again."""
+        """Process what has been received, and read again."""
         if not self.is_open:
             return
         self.is_waiting = False
@@ -244,7 +245,7 @@ class Connection(Client, asyncio.Protocol):
                 transport.pause_reading()
 
     def close_after_answer(self) -> None:
-        """No request after this one is handled; the answer goes out, then the connection ends."""
+        """Process no later request; close the connection after the response is sent."""
         self._close_after = True
 
     # ---- out ----------------------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class Connection(Client, asyncio.Protocol):
             self.sent += len(pieces)
             self._service.on_sent(self, len(pieces))
             if transport.get_write_buffer_size() > self._service.config.unread_bytes_max + len(data):
-                _log.warning("%s does not read what it asked for; dropped", self.peer)
+                _log.warning("%s does not read its responses, closing the connection", self.peer)
                 self.abort()
                 return
         if close:
@@ -268,7 +269,7 @@ class Connection(Client, asyncio.Protocol):
             transport.close()
 
     def abort(self) -> None:
-        """End the connection now, whatever is unsent."""
+        """Close the connection now, without sending the rest."""
         if self.is_open:
             self.is_open = False
             self._service.departed(self)

@@ -1,7 +1,7 @@
-"""The state machine: tree and sessions. Pure: request, zxid and time in; transaction, response and watch events out.
+"""The state machine: tree and sessions. Pure: takes a request, zxid and time; returns transaction, response and watch events.
 
-Owner: the event loop. `write` judges a request and applies the transaction that it becomes; `apply` alone changes what is
-durable, and replaying the log calls it just the same.
+Owner: the event loop. `write` validates a request and applies the resulting transaction. Only `apply` changes durable state;
+replaying the log calls it, too.
 """
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from barnabas.zookeeper.wire import MULTI_END, MULTI_HEADER, Err, Op, Reader
 
 
 class Written(NamedTuple):
-    """What a write came to: a transaction to log, an answer, and events to send before the answer."""
+    """The result of a write: a transaction to log, a response, and events to send before the response."""
 
     header: TxnHeader
     txn: Txn
@@ -40,7 +40,7 @@ class Written(NamedTuple):
 
 
 class Machine:
-    """Invariant: `last_zxid` is the zxid of the last transaction applied; zxids only grow."""
+    """Invariant: `last_zxid` is the zxid of the last applied transaction; zxids only grow."""
 
     def __init__(self, *, tick_ms: int) -> None:
         self.tree = DataTree()
@@ -50,7 +50,7 @@ class Machine:
     # ---- writes -------------------------------------------------------------------------------------------------------
 
     def write(self, client: Client, op: int, cxid: int, reader: Reader, *, zxid: int, now_ms: int) -> Written:
-        """Judge and apply one request. A refused one becomes an error transaction, and takes a zxid as well."""
+        """Validate and apply one request. A refused request becomes an error transaction, which also takes a zxid."""
         header = TxnHeader(client.session_id, cxid, zxid, now_ms)
         txn: Txn
         try:
@@ -61,20 +61,20 @@ class Machine:
         except Malformed:
             txn = ErrorTxn(Err.MARSHALLING_ERROR)
         written = self._commit(header, txn)
-        # A check of its own is logged as a multi, but nobody asked for results of one.
+        # A single check is logged as a multi, but its client expects no multi response.
         return written if op != Op.CHECK else written._replace(body=b"")
 
     def open_session(self, session_id: int, timeout_ms: int, *, zxid: int, now_ms: int) -> Written:
         return self._commit(TxnHeader(session_id, 0, zxid, now_ms), CreateSessionTxn(timeout_ms))
 
     def close_session(self, session_id: int, cxid: int, *, zxid: int, now_ms: int) -> Written:
-        """At the client's wish, or because it expired: its ephemerals go with it, in the same transaction."""
+        """Close a session at its client's request or because it expired. The same transaction deletes its ephemerals."""
         self.sessions.begin_close(session_id)
         paths = tuple(self.tree.ephemerals.get(session_id, ()))
         return self._commit(TxnHeader(session_id, cxid, zxid, now_ms), CloseSessionTxn(paths))
 
     def delete_container(self, path: str, *, zxid: int, now_ms: int) -> Written | None:
-        """None when the node is not to be deleted any more."""
+        """Delete a container; return None if it must not be deleted any more."""
         try:
             txn = prepare.prepare_delete_container(path, self.tree)
         except Refusal:
@@ -89,21 +89,21 @@ class Machine:
     # ---- the one function that changes durable state ------------------------------------------------------------------
 
     def replay(self, header: TxnHeader, txn: Txn) -> None:
-        """Apply a transaction from the log, over a snapshot that may hold its effect already."""
+        """Apply a transaction from the log, to a snapshot that may already include its effect."""
         self._apply(header, txn, [], strict=False)
 
     def _apply(self, header: TxnHeader, txn: Txn, events: list[WatchEvent], *, strict: bool) -> tuple[int, bytes]:
-        """`strict`: the transaction has just been judged on this very state, so it can't fail to apply."""
+        """`strict`: the transaction was just validated against this state, so applying it cannot fail."""
         if header.zxid <= self.last_zxid:
             raise BrokenInvariant(f"zxid 0x{header.zxid:x} after 0x{self.last_zxid:x}")
         try:
             err, body = self._dispatch(header, txn, events, strict=strict)
         except Refusal as refusal:
             if strict:
-                raise BrokenInvariant(f"{txn!r} was judged good and then refused: {refusal.err.name}") from refusal
+                raise BrokenInvariant(f"{txn!r} was validated and then refused: {refusal.err.name}") from refusal
             err, body = refusal.err, b""
         except Exception as bug:
-            raise BrokenInvariant(f"{type(txn).__name__} 0x{header.zxid:x} was applied half-way: {bug!r}") from bug
+            raise BrokenInvariant(f"{type(txn).__name__} 0x{header.zxid:x} was applied only in part: {bug!r}") from bug
         self.last_zxid = header.zxid
         return err, body
 
@@ -168,7 +168,7 @@ class Machine:
             except Refusal:
                 if strict:
                     raise
-                # At replay each part stands alone: a fuzzy snapshot may hold some of them.
+                # During a replay each part is applied on its own: a fuzzy snapshot may already include some of them.
                 continue
             op = Op.CREATE2 if txn.op in (Op.CREATE_TTL, Op.CREATE_CONTAINER) else txn.op
             parts.append(MULTI_HEADER.pack(op, False, 0))
@@ -178,18 +178,18 @@ class Machine:
 
     def _apply_close_session(self, header: TxnHeader, txn: CloseSessionTxn, events: list[WatchEvent]) -> None:
         session_id = header.client_id
-        # The second part matters for logs of old servers, which do not name the paths.
+        # The second part is for logs of old servers, which do not list the paths.
         for path in dict.fromkeys((*txn.paths, *self.tree.ephemerals.get(session_id, ()))):
             try:
                 self.tree.apply_delete(path, zxid=header.zxid, events=events)
             except Refusal:
-                # Replay over a snapshot that has lost the node already.
+                # The snapshot was taken after the node's deletion.
                 continue
         self.sessions.remove(session_id)
 
 
 def _failed_multi(txns: tuple[SubTxn, ...]) -> bytes:
-    """Before the failure OK, there its error, after it RUNTIME_INCONSISTENCY: each as an error result."""
+    """Return error results: OK before the failure, then its error, then RUNTIME_INCONSISTENCY."""
     parts: list[bytes] = []
     for txn in txns:
         err = txn.err if isinstance(txn, ErrorTxn) else 0

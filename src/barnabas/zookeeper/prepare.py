@@ -1,7 +1,7 @@
-"""Judging writes: a request and the tree in, a transaction or a refusal out. Pure; nothing is changed here.
+"""Validate writes: takes a request and the tree, returns a transaction or a refusal. Pure; nothing is changed here.
 
-The checks, and their order, are ZooKeeper's, since the order decides which error a client sees. Inside a multi each
-operation sees the effect of those before it, through `Overlay`.
+The checks and their order are ZooKeeper's, since the order decides which error a client sees. Within a multi, each operation
+sees the effect of the previous ones, through `Overlay`.
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ WRITES = _CREATES | {Op.DELETE, Op.SET_DATA, Op.SET_ACL, Op.CHECK, Op.MULTI, Op.
 
 
 def decode(op: int, reader: Reader) -> WriteRequest:
-    """Read the request whole, before any of it is judged. Raises `Malformed`."""
+    """Decode the whole request before any of it is validated. Raises `Malformed`."""
     if op == Op.MULTI:
         return MultiRequest(_decode_multi(reader))
     if op == Op.SET_ACL:
@@ -117,7 +117,7 @@ def _decode_multi(reader: Reader) -> list[SubRequest]:
 
 
 def _in_multi(request: CreateRequest) -> CreateRequest:
-    """Inside a multi ZooKeeper takes a create by its flags, and fails the whole multi for flags that cannot be."""
+    """Normalise a create. Within a multi ZooKeeper reads only its flags, and fails the whole multi if they are invalid."""
     if request.op == Op.CREATE_TTL:
         return request
     if not 0 <= request.flags <= 4:
@@ -126,7 +126,7 @@ def _in_multi(request: CreateRequest) -> CreateRequest:
 
 
 class Znode(Protocol):
-    """What judging needs to know of a node, stored or drafted."""
+    """The properties of a node that validation needs, for a stored node or a draft."""
 
     acl: Acl
     version: int
@@ -167,7 +167,7 @@ class Overlay:
 
     def _draft(self, path: str) -> _Draft:
         node = self.get(path)
-        assert node is not None, "only what has been judged is recorded"
+        assert node is not None, "bug: only validated operations are recorded"
         draft = _Draft(node.acl, node.version, node.aversion, node.cversion, node.owner, node.child_count)
         self._drafts[path] = draft
         return draft
@@ -178,7 +178,7 @@ class Overlay:
                 parent = self._draft(parent_of(txn.path))
                 parent.cversion = txn.parent_cversion
                 parent.child_count += 1
-                # Any owner but a session's allows children, so which of them it is does not matter here.
+                # Every owner except a session allows children, so 0 can stand for all of them here.
                 owner = self._session_id if txn.ephemeral else 0
                 self._drafts[txn.path] = _Draft(txn.acl, 0, 0, 0, owner, 0)
             case DeleteTxn():
@@ -189,16 +189,16 @@ class Overlay:
 
 
 def prepare(request: WriteRequest, tree: DataTree, session_id: int, identities: Sequence[Identity]) -> Txn:
-    """The transaction that `request` becomes. Raises `Refusal`."""
+    """Return the transaction for `request`. Raises `Refusal`."""
     if isinstance(request, MultiRequest):
         return _prepare_multi(request, tree, session_id, identities)
     if isinstance(request, SetAclRequest):
         return _prepare_set_acl(request, tree, identities)
     if isinstance(request, ReconfigRequest):
-        # As a server with `reconfigEnabled=false`, the default.
+        # Like a server with `reconfigEnabled=false`, the default.
         raise Refusal(Err.RECONFIG_DISABLED)
     if isinstance(request, CheckRequest):
-        # A log can't hold a check of its own (ZooKeeper itself could not read it back), so it travels in a multi.
+        # A log cannot contain a single check (ZooKeeper could not read it back), so it is put into a multi.
         return MultiTxn((_prepare_simple(request, tree.nodes, identities),))
     return _prepare_simple(request, tree.nodes, identities)
 
@@ -253,14 +253,14 @@ def _must(view: View, path: str) -> Znode:
 
 
 def _check_mode(request: CreateRequest) -> tuple[bool, bool]:
-    """(ephemeral, sequential), or BAD_ARGUMENTS for flags and TTLs that do not go together."""
+    """Return (ephemeral, sequential). BAD_ARGUMENTS if flags and TTL contradict each other."""
     flags = request.flags
     if not 0 <= flags <= 6:
         raise Refusal(Err.BAD_ARGUMENTS)
     is_ttl = flags in (5, 6)
     if is_ttl != (request.op == Op.CREATE_TTL) or (is_ttl and not 0 < request.ttl_ms <= TTL_MS_MAX):
         raise Refusal(Err.BAD_ARGUMENTS)
-    # A container is one whatever its flags say.
+    # A container stays one whatever its flags are.
     return flags in (1, 3) and request.op != Op.CREATE_CONTAINER, flags in (2, 3, 6)
 
 
@@ -319,7 +319,7 @@ def _prepare_set_acl(request: SetAclRequest, tree: DataTree, identities: Sequenc
 
 
 def prepare_delete_container(path: str, tree: DataTree) -> DeleteTxn:
-    """The server's own clean-up of containers and TTL nodes: no ACL, but the node must still be empty and of that kind."""
+    """Validate the server's own deletion of containers and TTL nodes: no ACL, but the node must be empty and of that kind."""
     node = _must(tree.nodes, path)
     if node.child_count:
         raise Refusal(Err.NOT_EMPTY)

@@ -1,6 +1,6 @@
-"""Answering reads, and setting watches: the tree and a request in, (error, body, events) out. Pure.
+"""Answer reads and set watches: takes the tree and a request, returns (error, body, events). Pure.
 
-Watches are not durable: they belong to a connection, and its client sets them again when it reconnects.
+Watches are not durable: they belong to a connection, and its client sets them again after it reconnects.
 """
 
 from barnabas.base.errors import Malformed
@@ -31,14 +31,14 @@ READS = frozenset(
     }
 )
 
-#: What one multi of reads may answer: a request of a few kilobytes can ask for the same megabyte again and again.
+#: Bound of the response to one multi of reads: a request of a few kilobytes can ask for the same megabyte many times.
 MULTI_READ_BYTES_MAX = 8 << 20
 
 _CHILDREN_TYPE, _DATA_TYPE, _ANY_TYPE = 1, 2, 3
 
 
 def read(tree: DataTree, client: Client, op: int, reader: Reader) -> tuple[int, bytes, list[WatchEvent]]:
-    """Answer one read; a refusal or a malformed request is an error code, and the connection goes on."""
+    """Answer one read. A refused or malformed request gets an error code, and the connection continues."""
     events: list[WatchEvent] = []
     try:
         if op == Op.GET_DATA:
@@ -78,7 +78,7 @@ def _exists(tree: DataTree, client: Client, reader: Reader) -> bytes:
     if node is not None:
         acls.check(node.acl, Perm.READ, client.identities)
     if watch:
-        # Also on a node that is not there: its creation will be told.
+        # Also on a node that does not exist: its creation triggers the watch.
         tree.data_watches.add(path, client)
     if node is None:
         raise Refusal(Err.NO_NODE)
@@ -107,7 +107,7 @@ def _other(tree: DataTree, client: Client, op: int, reader: Reader, events: list
             own = tree.ephemerals.get(client.session_id, {})
             return wire.texts([path for path in own if prefix in ("", "/") or path.startswith(prefix)])
         case Op.SYNC:
-            # One server: what has been answered is what there is.
+            # There is only one server, so its state is always in sync.
             return wire.text(reader.text())
         case Op.MULTI_READ:
             return _multi_read(tree, client, reader)
@@ -157,34 +157,34 @@ def _multi_read(tree: DataTree, client: Client, reader: Reader) -> bytes:
 
 
 def _set_watches(tree: DataTree, client: Client, op: int, reader: Reader) -> list[WatchEvent]:
-    """A client that reconnects: send what changed since `relative_zxid` at once, and watch the rest again."""
+    """Restore the watches of a reconnected client: send events for changes since `relative_zxid`, and watch the rest again."""
     relative_zxid = reader.i64()
     data, exist, child = reader.texts(), reader.texts(), reader.texts()
     persistent, recursive = (reader.texts(), reader.texts()) if op == Op.SET_WATCHES2 else ([], [])
     events: list[WatchEvent] = []
 
-    def tell(event: Event, path: str) -> None:
+    def report(event: Event, path: str) -> None:
         events.append(WatchEvent(event, path, [client]))
 
     for path in data:
         node = tree.nodes.get(path)
         if node is None:
-            tell(Event.DELETED, path)
+            report(Event.DELETED, path)
         elif node.mzxid > relative_zxid:
-            tell(Event.DATA_CHANGED, path)
+            report(Event.DATA_CHANGED, path)
         else:
             tree.data_watches.add(path, client)
     for path in exist:
         if path in tree.nodes:
-            tell(Event.CREATED, path)
+            report(Event.CREATED, path)
         else:
             tree.data_watches.add(path, client)
     for path in child:
         node = tree.nodes.get(path)
         if node is None:
-            tell(Event.DELETED, path)
+            report(Event.DELETED, path)
         elif node.pzxid > relative_zxid:
-            tell(Event.CHILDREN_CHANGED, path)
+            report(Event.CHILDREN_CHANGED, path)
         else:
             tree.child_watches.add(path, client)
     for path in persistent:

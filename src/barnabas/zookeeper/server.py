@@ -1,6 +1,6 @@
-"""The embedded ZooKeeper, put together: directory, machine, commit, listener, and what the clock drives.
+"""The embedded ZooKeeper as a whole: directory, machine, commit, listener, and periodic tasks.
 
-Owner: the event loop that `start` runs on. `EmbeddedZooKeeper` is what others embed.
+Owner: the event loop that `start` runs on. `EmbeddedZooKeeper` is the class to embed.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from barnabas.zookeeper.store import Store
 
 _log = logging.getLogger(__name__)
 
-#: Later than this, and time was lost that clients may have used to say that they live.
+#: After a delay longer than this, clients may have sent heartbeats that the server has not read yet.
 _HELD_UP_S = 0.1
-#: What reading the requests that piled up may take.
+#: Time for reading the requests that arrived during the delay.
 _CATCH_UP_S = 0.05
 
 
 class EmbeddedZooKeeper:
     """A standalone ZooKeeper server in this process.
 
-    `await start()` returns when clients can connect, at `host`:`port` (the real one, if 0 was given). `await stop()` closes
-    all connections, leaves sessions alive for the next start, and makes everything durable. `failed` is done with an
-    exception when the disk fails: nothing is acknowledged from then on, and the owner should stop.
+    `await start()` returns when clients can connect to `host`:`port` (the real port, if 0 was given). `await stop()` closes all
+    connections, keeps sessions alive for the next start, and makes everything durable. If the disk fails, `failed` gets an
+    exception: nothing is acknowledged from then on, and the owner should stop the server.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class EmbeddedZooKeeper:
         disk: Disk = REAL_DISK,
     ) -> None:
         self.host = host
-        #: None where only clients with TLS may come.
+        #: None if only clients with TLS can connect.
         self.port = port
         self.secure_port = secure_port
         self.config = config or ZooKeeperConfig()
@@ -73,7 +73,7 @@ class EmbeddedZooKeeper:
         self._snapshot_task: asyncio.Task[None] | None = None
         self._txns_since_snapshot = 0
         self._stopping = False
-        #: Done, with an exception, once the server can't go on.
+        #: Gets an exception when the server cannot continue.
         self.failed: asyncio.Future[None] | None = None
 
     @property
@@ -89,7 +89,7 @@ class EmbeddedZooKeeper:
         """Recover and listen. Raises `StoreFault` or OSError, with nothing left running."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        # No caller has to wait for it.
+        # Retrieve the exception, because the caller need not wait for it.
         self.failed.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._store.open()
         try:
@@ -158,8 +158,12 @@ class EmbeddedZooKeeper:
         return service
 
     def _on_failure(self, error: Exception) -> None:
-        """The disk failed, or a bug showed: clients must not get answers that may be wrong."""
-        _log.critical("stopped serving: %s", error, exc_info=None if isinstance(error, OSError) else error)
+        """Stop serving after a disk failure or a bug, because responses might be wrong."""
+        _log.critical(
+            "[zookeeper] stopped serving; check the disk and restart it: %s",
+            error,
+            exc_info=None if isinstance(error, OSError) else error,
+        )
         if self.failed is not None and not self.failed.done():
             self.failed.set_exception(error)
         self._stop_listening()
@@ -167,21 +171,21 @@ class EmbeddedZooKeeper:
             connection.abort()
 
     def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        """A server in which no session expires any more keeps dead brokers registered: better none."""
+        """Stop if a periodic task fails: without session expiry, dead brokers would stay registered."""
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._on_failure(error)
 
-    # ---- what the clock drives ----------------------------------------------------------------------------------------
+    # ---- periodic tasks -----------------------------------------------------------------------------------------------
 
     async def _tick(self, service: Service) -> None:
-        """Looks at sessions when the next one may expire, and twice a tick in any case."""
+        """Check sessions when the next one may expire, and at least twice per tick."""
         interval_s = self.config.tick_time_ms / 2000
         while True:
             wait_s = min(interval_s, service.until_next_expiry_s())
             due_s = self._clock.monotonic_s() + wait_s
             await asyncio.sleep(wait_s)
             if self._clock.monotonic_s() - due_s > _HELD_UP_S:
-                # We were held up (a stopped process, a busy machine): hear first what clients sent meanwhile.
+                # The process was stopped, or the machine was busy: first read what clients sent in the meantime.
                 await asyncio.sleep(_CATCH_UP_S)
             service.expire_sessions()
             service.drop_idle()
@@ -204,11 +208,11 @@ class EmbeddedZooKeeper:
     def _snapshot_done(self, task: asyncio.Task[None]) -> None:
         self._snapshot_task = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            # The log is whole, so nothing is lost; the next one may succeed.
-            _log.error("no snapshot could be taken: %s", error)
+            # The log is complete, so nothing is lost; the next snapshot may succeed.
+            _log.error("[zookeeper] cannot take a snapshot, will retry later; check the disk: %s", error)
 
     async def take_snapshot(self) -> None:
-        """Write a snapshot of the machine as it is now, in slices between which clients are served."""
+        """Write a snapshot of the machine in slices, and serve clients between the slices."""
         service = self.service
         machine = service.machine
         loop = asyncio.get_running_loop()
@@ -220,7 +224,8 @@ class EmbeddedZooKeeper:
                     writer.abandon()
                     return
                 await loop.run_in_executor(None, writer.write, piece)
-            # Being fuzzy it may hold effects that are not in the log yet: they must be, before it counts.
+            # A fuzzy snapshot may include effects that are not in the log yet. They must be durable before the snapshot is
+            # valid.
             await service.commit.synced(machine.last_zxid)
             path = await loop.run_in_executor(None, writer.finish)
         except BaseException:
@@ -230,7 +235,7 @@ class EmbeddedZooKeeper:
         _log.info("took %s", path)
 
     async def stop(self) -> None:
-        """Close connections, flush, and let the directory go. Sessions stay, for the next start."""
+        """Close connections, flush, and release the directory. Sessions stay alive for the next start."""
         service, self._service = self._service, None
         if service is None:
             return
@@ -238,7 +243,7 @@ class EmbeddedZooKeeper:
         self._stop_listening()
         for task in self._tasks:
             task.cancel()
-        # A snapshot gives up at its next slice.
+        # A running snapshot gives up at its next slice.
         unfinished = [*self._tasks, *([self._snapshot_task] if self._snapshot_task else [])]
         await asyncio.gather(*unfinished, return_exceptions=True)
         for connection in list(service.connections):

@@ -1,6 +1,6 @@
-"""What the server does with a request: the machine decides, the commit makes it durable, the listener sends.
+"""How the server processes a request: the machine decides, the commit makes it durable, the listener sends.
 
-Owner: the event loop. This is the one place where zxids and session ids are given out.
+Owner: the event loop. Only this module assigns zxids and session ids.
 """
 
 import hmac
@@ -29,10 +29,10 @@ from barnabas.zookeeper.wire import FRAMED_REPLY, Err, Op, Reader
 
 _log = logging.getLogger(__name__)
 
-#: Names that one connection may have. Every check of an ACL goes through them.
+#: Bound of one connection's identities, because every check of an ACL reads them all.
 IDENTITIES_MAX = 32
-#: What a connection may watch, in bytes of paths and of what keeps them: some 80,000 watches, and 1.3 million for one that has
-#: said who it is.
+#: Bound of one connection's watches, in bytes of paths and overhead: some 80,000 watches, or 1.3 million after the connection
+#: has authenticated.
 STRANGER_WATCHES_BYTES_MAX = 16 << 20
 WATCHES_BYTES_MAX = 256 << 20
 
@@ -41,7 +41,7 @@ _REQUEST_HEADER = struct.Struct(">ii")
 #: protocolVersion, timeOut, sessionId
 _CONNECT = struct.Struct(">iiq")
 
-#: What `cons` shows as the last operation.
+#: Names of the last operation in the output of `cons`.
 _OP_NAMES = {
     Op.CREATE: "CREA",
     Op.CREATE2: "CREA",
@@ -100,10 +100,10 @@ class Service:
         self._secret = secret
         self._call_soon = call_soon
         self._on_txn = on_txn
-        #: A request failed after it had changed something: state may be half changed, so nothing more may be served.
+        #: Called if a request failed after it changed something: the state may be inconsistent, so the server must stop.
         self.on_bug = on_bug
         self.bugs = BugLog(_log)
-        # Above every id in use, even if the clock was set back since.
+        # Higher than every id in use, even if the clock was set back since.
         self._next_session_id = max(
             first_session_id(server_id=0, now_ms=clock.now_ms()), max(machine.sessions.by_id, default=0) + 1
         )
@@ -129,7 +129,7 @@ class Service:
         return True
 
     def departed(self, connection: Connection) -> None:
-        """The connection is gone; its watches go with it, its session lives until it expires."""
+        """Forget an ended connection with its watches. Its session lives until it expires."""
         del self.connections[connection]
         count = self._per_address[connection.address] - 1
         if count:
@@ -144,7 +144,7 @@ class Service:
         self.commit.forget(connection)
 
     def on_sent(self, connection: Connection, count: int) -> None:
-        """Count what went out. Events to a client that asked nothing say nothing about latency."""
+        """Count sent responses. Events without a request have no latency."""
         self.stats.packets_sent += count
         answers = min(count, connection.outstanding)
         if not answers:
@@ -169,11 +169,11 @@ class Service:
         )
 
     def wait(self, connection: Connection) -> None:
-        """Until the disk has caught up."""
+        """Let the connection wait until the disk has caught up."""
         self._waiting[connection] = None
 
     def wait_turn(self, connection: Connection) -> None:
-        """Until the others have had theirs."""
+        """Let the connection wait until other connections have had their turn."""
         if not self._turns:
             self._call_soon(self._next_turns)
         self._turns[connection] = None
@@ -184,7 +184,7 @@ class Service:
             connection.resume()
 
     def released(self) -> None:
-        """The disk has caught up with some."""
+        """Resume connections after the disk has caught up with some responses."""
         if not self._waiting or self.is_overloaded:
             return
         waiting, self._waiting = self._waiting, {}
@@ -194,7 +194,7 @@ class Service:
     # ---- requests -----------------------------------------------------------------------------------------------------
 
     def handle(self, connection: Connection, payload: bytes, out: list[bytes]) -> None:
-        """One frame. What it answers goes to `out`, but for events to other connections."""
+        """Process one frame. Its response goes to `out`; events for other connections do not."""
         self.stats.packets_received += 1
         if not connection.is_ready:
             self._handshake(connection, payload, out)
@@ -206,7 +206,7 @@ class Service:
         xid, op = _REQUEST_HEADER.unpack_from(payload)
         machine = self.machine
         if not machine.sessions.touch(connection.session_id, now_ms=int(connection.turn_started_s * 1000)):
-            # Expired: its connection is about to be closed, and no client waits for this answer any more.
+            # The session has expired and its connection is about to be closed: no client waits for this response.
             return
         if op in reads.READS:
             err, body, events = reads.read(machine.tree, connection, op, Reader(payload, 8))
@@ -220,7 +220,7 @@ class Service:
         elif op in WRITES:
             now_ms = self.clock.now_ms()
             written = machine.write(connection, op, xid, Reader(payload, 8), zxid=machine.last_zxid + 1, now_ms=now_ms)
-            self._log_and_tell(written, connection, out)
+            self._log_and_notify(written, connection, out)
             body = written.body
             out.append(FRAMED_REPLY.pack(16 + len(body), xid, written.header.zxid, written.err) + body)
         else:
@@ -246,25 +246,25 @@ class Service:
             out.append(wire.reply(xid, self.machine.last_zxid, 0))
             connection.close_after_answer()
         else:
-            # SASL is not configured here, and the rest no client may send.
+            # SASL is not configured here, and clients may not send the other operations.
             err = Err.AUTH_FAILED if op == Op.SASL else Err.UNIMPLEMENTED
             _log.warning("%s: operation %d is not served; closed", connection.peer, op)
             out.append(wire.reply(xid, self.machine.last_zxid, err))
             connection.close_after_answer()
 
-    def _log_and_tell(self, written: Written, origin: Connection | None, out: list[bytes]) -> None:
-        """Log the transaction, and queue its events: they reach each client before any answer that shows the change."""
+    def _log_and_notify(self, written: Written, origin: Connection | None, out: list[bytes]) -> None:
+        """Log the transaction and queue its events. They reach each client before any response that shows the change."""
         try:
             self.commit.append(written.header.zxid, frame(txns.encode(written.header, written.txn)))
             self._on_txn()
             for event in written.events:
-                self._tell(event, origin, out)
+                self._notify(event, origin, out)
         except Exception as bug:
             raise BrokenInvariant(
-                f"zxid 0x{written.header.zxid:x} is applied, but not logged and told: {bug!r}"
+                f"zxid 0x{written.header.zxid:x} was applied, but not logged and announced: {bug!r}"
             ) from bug
 
-    def _tell(self, event: WatchEvent, origin: Connection | None, out: list[bytes]) -> None:
+    def _notify(self, event: WatchEvent, origin: Connection | None, out: list[bytes]) -> None:
         piece = [wire.notification(event.event, event.path)]
         for client in event.clients:
             if client is origin:
@@ -317,7 +317,7 @@ class Service:
             _log.warning("%s: %s in the handshake; closed", connection.peer, error)
             connection.abort()
             return
-        # Clients before 3.4 do not say whether a read-only server would do; they get no such flag back.
+        # Clients before 3.4 do not say whether they accept a read-only server; they get no such flag back.
         flag = b"\0" if reader.remaining else b""
         if last_zxid_seen > self.machine.last_zxid:
             _log.warning(
@@ -343,7 +343,7 @@ class Service:
         out.append(_connect_response(timeout_ms, session_id, self._password(session_id), flag))
 
     def _elapsed_ms(self) -> int:
-        """What session timers run by."""
+        """The clock of session timers."""
         return int(self.clock.monotonic_s() * 1000)
 
     def _open_session(self, timeout_ms: int, out: list[bytes]) -> int:
@@ -352,7 +352,7 @@ class Service:
         zxid = self.machine.last_zxid + 1
         written = self.machine.open_session(session_id, timeout_ms, zxid=zxid, now_ms=self.clock.now_ms())
         self.machine.sessions.touch(session_id, now_ms=self._elapsed_ms())
-        self._log_and_tell(written, None, out)
+        self._log_and_notify(written, None, out)
         return session_id
 
     def _resume_session(self, session_id: int, password: bytes, timeout_ms: int) -> bool:
@@ -360,7 +360,7 @@ class Service:
             return False
         if not self.machine.sessions.touch(session_id, now_ms=self._elapsed_ms(), timeout_ms=timeout_ms):
             return False
-        # The client has moved to this connection; the old one is of no use to anybody.
+        # The client has moved to this connection; the old one is no longer used.
         old = self.by_session.get(session_id)
         if old is not None:
             old.abort()
@@ -372,10 +372,10 @@ class Service:
     def _close(self, session_id: int, cxid: int, origin: Connection | None, out: list[bytes]) -> None:
         zxid = self.machine.last_zxid + 1
         written = self.machine.close_session(session_id, cxid, zxid=zxid, now_ms=self.clock.now_ms())
-        self._log_and_tell(written, origin, out)
+        self._log_and_notify(written, origin, out)
 
     def until_next_expiry_s(self) -> float:
-        """How long no session can expire; infinite where there is none."""
+        """Return how long no session can expire; infinite if there is none."""
         due_ms = self.machine.sessions.next_expiry_ms()
         return math.inf if due_ms is None else max(0.001, (due_ms - self._elapsed_ms()) / 1000)
 
@@ -385,7 +385,7 @@ class Service:
             self.expire(session_id)
 
     def expire(self, session_id: int) -> None:
-        _log.info("session 0x%x expired", session_id)
+        _log.info("[zookeeper session 0x%x] expired", session_id)
         connection = self.by_session.get(session_id)
         out: list[bytes] = []
         self._close(session_id, 0, connection, out)
@@ -393,7 +393,7 @@ class Service:
             self.commit.send(connection, out, close=True)
 
     def drop_idle(self) -> None:
-        """End connections that opened no session in time, and those that do not take their last answer."""
+        """Close connections that opened no session in time, and those that do not read their last response."""
         now_s = self.clock.monotonic_s()
         limit_s = self.config.sessionless_timeout_ms / 1000
         for connection in list(self.connections):
@@ -404,12 +404,12 @@ class Service:
                 connection.abort()
 
     def delete_containers(self) -> None:
-        """Delete containers that have emptied and TTL nodes whose time is up."""
+        """Delete empty containers, and TTL nodes whose time is up."""
         now_ms = self.clock.now_ms()
         for path in list(self.machine.tree.expired_candidates(now_ms=now_ms)):
             written = self.machine.delete_container(path, zxid=self.machine.last_zxid + 1, now_ms=now_ms)
             if written is not None:
-                self._log_and_tell(written, None, [])
+                self._log_and_notify(written, None, [])
 
 
 def _add_identity(connection: Connection, identity: acls.Identity) -> None:

@@ -1,14 +1,14 @@
-"""Sessions: which there are, and when each expires. Pure: time comes in as an argument, and is monotonic: a wall clock that
-is set must not expire anybody.
+"""Sessions and their expiry. Pure: the caller passes a monotonic time, because setting a wall clock must not expire any
+session.
 
-Expiry is bucketed, as in ZooKeeper, but more finely than by ticks: clients of a broker that was killed wait for its end. A
-session lives at least its time-out and at most one bucket longer; touching it costs a dictionary move when it changes bucket.
+Expiry uses buckets, as in ZooKeeper, but smaller ones than ticks: clients of a killed broker wait for its session to end. A
+session lives at least its timeout and at most one bucket longer. Touching it only moves it between dicts if its bucket changes.
 """
 
 import hashlib
 from typing import Final
 
-#: The width of a bucket, unless a tick is less.
+#: The width of a bucket, unless a tick is shorter.
 BUCKET_MS: Final = 50
 PASSWORD_BYTES: Final = 16
 
@@ -18,9 +18,9 @@ class Session:
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        #: When it expires, a multiple of the buckets' width; 0 while its timer has not been started.
+        #: When it expires, a multiple of the bucket width; 0 until its timer is started.
         self.bucket_ms = 0
-        #: Set once its end has been decided: from then on it can't be touched or resumed.
+        #: Set once its end is decided: from then on it cannot be touched or resumed.
         self.closing = False
 
 
@@ -33,7 +33,7 @@ class SessionTable:
         self._buckets: dict[int, dict[int, None]] = {}
 
     def add(self, session_id: int, timeout_ms: int) -> None:
-        """Its timer starts when it is touched. Idempotent, for replay over a snapshot that knows the session already."""
+        """Add a session, whose timer starts when it is touched. Idempotent, for replay over a snapshot that includes it."""
         session = self.by_id.get(session_id)
         if session is None:
             self.by_id[session_id] = Session(timeout_ms)
@@ -41,7 +41,7 @@ class SessionTable:
             session.timeout_ms = timeout_ms
 
     def touch(self, session_id: int, *, now_ms: int, timeout_ms: int | None = None) -> bool:
-        """The client lives. False when there is no such session, or it is closing."""
+        """Restart the timer of a session. Returns False if there is no such session, or it is closing."""
         session = self.by_id.get(session_id)
         if session is None or session.closing:
             return False
@@ -69,16 +69,16 @@ class SessionTable:
                 del self._buckets[session.bucket_ms]
 
     def restart_timers(self, *, now_ms: int) -> None:
-        """After a restart every session has its whole time-out again: its client could not reach us meanwhile."""
+        """Give every session its whole timeout again after a restart, because clients could not reach the server meanwhile."""
         for session_id in self.by_id:
             self.touch(session_id, now_ms=now_ms)
 
     def next_expiry_ms(self) -> int | None:
-        """When the next session expires, unless it is touched; None where there is none."""
+        """Return when the next session expires unless it is touched; None if there is none."""
         return min(self._buckets, default=None)
 
     def expired(self, *, now_ms: int) -> list[int]:
-        """Sessions whose time has come, now closing; each is reported once."""
+        """Return sessions that have expired and mark them as closing. Each is returned once."""
         due = [bucket_ms for bucket_ms in self._buckets if bucket_ms <= now_ms]
         gone: list[int] = []
         for bucket_ms in sorted(due):
@@ -103,14 +103,14 @@ class SessionTable:
 
 
 def first_session_id(*, server_id: int, now_ms: int) -> int:
-    """ZooKeeper's scheme: the server id in the top byte, then the time, then a counter of 16 bits.
+    """Use ZooKeeper's scheme: the server id in the top byte, then the time, then a counter of 16 bits.
 
-    From the wall clock, so that a restart never hands out an id that an earlier life of the server gave away.
+    The wall clock is used so that a restart never reuses an id that was assigned before it.
     """
     return server_id << 56 | ((now_ms << 24) & 0xFFFFFFFFFFFFFFFF) >> 8
 
 
 def session_password(secret: bytes, session_id: int) -> bytes:
-    """What a client must know to come back to its session. The secret lives as long as the sessions do."""
+    """Return the password with which a client resumes its session. The secret lives as long as the sessions do."""
     raw = session_id.to_bytes(8, "big", signed=True)
     return hashlib.blake2b(raw, key=secret, digest_size=PASSWORD_BYTES).digest()

@@ -1,8 +1,8 @@
-"""Snapshots, in ZooKeeper's own format: `version-2/snapshot.<zxid>`, see docs/formats/zookeeper-txnlog.md.
+"""Snapshots in ZooKeeper's own format: `version-2/snapshot.<zxid>`, see docs/formats/zookeeper-txnlog.md.
 
-A snapshot is fuzzy, as ZooKeeper's are: it is written in slices while the tree goes on changing, and replaying the log
-from its zxid on makes it exact. Nodes created after it began are left out, since the log will create them; so a node's
-parent is always in the file before it.
+As in ZooKeeper, a snapshot is fuzzy: it is written in slices while the tree changes, and replaying the log from its zxid on
+makes it exact. Nodes created after its begin are left out, since the log creates them. So a node's parent always precedes it
+in the file.
 """
 
 import io
@@ -26,11 +26,11 @@ VERSION = 2
 _ACL_AND_STAT = struct.Struct(">qqqqqiiiqq")
 _SESSION = struct.Struct(">qi")
 
-#: The ACL `world:anyone` needs no entry in the table.
+#: The ACL `world:anyone` has no entry in the table.
 _OPEN_ACL_ID = -1
 _END = wire.text("/")
 
-#: A slice holds the loop up for about half a millisecond.
+#: A slice blocks the loop for about half a millisecond.
 NODES_PER_SLICE = 200
 
 
@@ -39,7 +39,7 @@ def file_name(zxid: int) -> str:
 
 
 def slices(machine: Machine) -> Iterator[bytes]:
-    """The snapshot's bytes, without checksum; the machine may change between slices. Its zxid is that of the first call."""
+    """Yield the snapshot without its checksum; the machine may change between slices. Its zxid is that of the first slice."""
     start_zxid = machine.last_zxid
     tree = machine.tree
     ids: dict[Acl, int] = {acl: number for number, acl in enumerate(tree.acl_table(), start=1)}
@@ -50,7 +50,7 @@ def slices(machine: Machine) -> Iterator[bytes]:
         parts.append(wire.LONG.pack(number))
         parts.append(wire.acl_bytes(acl))
     yield b"".join(parts)
-    # An ACL set after the start is not in the table; the log will set it again.
+    # An ACL set after the start is not in the table; the log sets it again.
     ids[OPEN_ACL] = _OPEN_ACL_ID
     paths = list(tree.nodes)
     for at in range(0, len(paths), NODES_PER_SLICE):
@@ -80,7 +80,7 @@ def slices(machine: Machine) -> Iterator[bytes]:
 
 
 class SnapshotWriter:
-    """Writes `snapshot.<zxid>.tmp`, and gives it its name when it is complete and durable. Owner: one thread at a time."""
+    """Writes `snapshot.<zxid>.tmp`, and renames it when it is complete and durable. Owner: one thread at a time."""
 
     def __init__(self, folder: Path, zxid: int, *, disk: Disk = REAL_DISK) -> None:
         self._disk = disk
@@ -96,7 +96,7 @@ class SnapshotWriter:
         self._append(data)
 
     def _append(self, data: bytes) -> None:
-        assert self._fd is not None, "neither finished nor abandoned"
+        assert self._fd is not None, "bug: the writer was finished or abandoned"
         write_fully(self._disk, self._fd, data, self._at)
         self._at += len(data)
 
@@ -106,7 +106,7 @@ class SnapshotWriter:
             self._disk.close(fd)
 
     def finish(self, *, sync: bool = True) -> Path:
-        """Seal: the checksum and once more the end mark, as ZooKeeper's readers want it."""
+        """Write the checksum and the end mark, as ZooKeeper's readers expect."""
         self._append(wire.LONG.pack(self._checksum) + _END)
         assert self._fd is not None
         if sync:
@@ -123,7 +123,7 @@ class SnapshotWriter:
 
 
 class _Source:
-    """Reads a snapshot file in order, within bounds, and sums it up."""
+    """Reads a snapshot file in order, within bounds, and computes its checksum."""
 
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
         self._file = file
@@ -163,7 +163,7 @@ class _Source:
 
 
 def load(path: Path, zxid: int, machine: Machine, *, disk: Disk = REAL_DISK) -> None:
-    """Fill a new machine from a snapshot. Raises `Malformed` when the file is not whole; the machine is then of no use."""
+    """Fill a new machine from a snapshot. Raises `Malformed` if the file is incomplete; the machine is then unusable."""
     with io.BufferedReader(DiskReader(disk, str(path))) as file:
         source = _Source(file, disk.size(str(path)))
         magic, version, _dbid = FILE_HEADER.unpack(source.take(FILE_HEADER.size))

@@ -1,4 +1,4 @@
-"""Counters that the four-letter words show. Owner: the event loop."""
+"""The counters that the four-letter words report. Owner: the event loop."""
 
 from dataclasses import dataclass
 

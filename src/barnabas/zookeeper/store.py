@@ -1,6 +1,6 @@
-"""The data directory: recovery, snapshots, purging. Files are ZooKeeper's, under `version-2/`.
+"""The data directory: recovery, snapshots, purging. The files are ZooKeeper's, under `version-2/`.
 
-Recovery: the newest snapshot that is whole, then every logged transaction after it, in order and without a gap.
+Recovery: load the newest complete snapshot, then apply every later transaction from the log, in order and without a gap.
 """
 
 import itertools
@@ -21,7 +21,7 @@ _SECRET_BYTES = 32
 
 
 class Store:
-    """Owner: the event loop until the log thread takes the writer over."""
+    """Owner: the event loop, until the log thread takes over the writer."""
 
     def __init__(self, data_dir: Path, *, tick_ms: int, snapshots_kept: int, disk: Disk = REAL_DISK) -> None:
         self._disk = disk
@@ -30,11 +30,11 @@ class Store:
         self._tick_ms = tick_ms
         self._snapshots_kept = snapshots_kept
         self._lock_fd = -1
-        #: Transactions replayed at start-up.
+        #: Number of transactions that were replayed at the start.
         self.replayed = 0
 
     def open(self) -> None:
-        """Take the directory for this process. Raises `StoreFault`, or OSError for a directory that can't be used."""
+        """Lock the directory for this process. Raises `StoreFault`, or OSError if the directory cannot be used."""
         self._disk.makedirs(str(self.folder))
         try:
             self._lock_fd = self._disk.lock(str(self._data_dir / ".lock"))
@@ -47,7 +47,7 @@ class Store:
             self._lock_fd = -1
 
     def secret(self) -> bytes:
-        """What session passwords are made from: it lives as long as the sessions do, on disk."""
+        """Return the secret for session passwords; like the sessions it survives restarts, on disk."""
         path = str(self._data_dir / SECRET_FILE)
         if self._disk.exists(path):
             secret = self._disk.read_file(path)
@@ -66,14 +66,14 @@ class Store:
     # ---- recovery -----------------------------------------------------------------------------------------------------
 
     def recover(self) -> Machine:
-        """The machine as it was: all that was acknowledged, and nothing that was not logged."""
+        """Return the recovered machine: it has everything that was acknowledged, and nothing that was not logged."""
         for name in self._disk.listdir(str(self.folder)):
             if name.endswith(TMP_SUFFIX):
                 self._disk.unlink(str(self.folder / name))
         machine = self._load_snapshot()
         logs = self._files("log")
         self._check_reach(machine, logs)
-        # Start in the last file that begins at or before what the snapshot lacks.
+        # Start with the last file that begins at or before the first transaction that the snapshot lacks.
         first = max((i for i, (zxid, _) in enumerate(logs) if zxid <= machine.last_zxid + 1), default=0)
         for index in range(first, len(logs)):
             self._replay(logs[index][1], machine, is_last=index == len(logs) - 1)
@@ -86,16 +86,20 @@ class Store:
             try:
                 snapshot.load(path, zxid, machine, disk=self._disk)
             except Malformed as error:
-                _log.warning("%s can't be used: %s", path, error)
+                _log.warning(
+                    "[zookeeper] cannot use %s, trying an older snapshot; restore it from a backup if it is needed: %s",
+                    path,
+                    error,
+                )
                 continue
             return machine
         machine = Machine(tick_ms=self._tick_ms)
         if not snapshots and not self._files("log"):
-            # As ZooKeeper does: its own server refuses a directory with logs but without a snapshot.
+            # Write an empty snapshot, as ZooKeeper does: its own server refuses a directory with logs but without a snapshot.
             writer = snapshot.SnapshotWriter(self.folder, 0, disk=self._disk)
             for piece in snapshot.slices(machine):
                 writer.write(piece)
-            # If a crash takes it away, the log begins at 1 and says all there is to say.
+            # No sync needed: if a crash loses it, the log begins at 1 and is complete.
             writer.finish(sync=False)
         return machine
 
@@ -107,7 +111,7 @@ class Store:
         if logs[0][0] > 1:
             raise StoreFault(
                 f"no snapshot in {self.folder} can be read, and its logs begin at zxid 0x{logs[0][0]:x}:"
-                " what came before is lost. Restore a snapshot from a backup."
+                " earlier transactions are lost. Restore a snapshot from a backup."
             )
 
     def _replay(self, path: Path, machine: Machine, *, is_last: bool) -> None:
@@ -130,7 +134,7 @@ class Store:
             _log.warning("%s: dropped a write that was cut short at byte %d", path, reader.end.offset)
             txnlog.cut(path, reader.end.offset, self._disk)
         if records == 0 and is_last:
-            # Its name is the next zxid, which the next write will want.
+            # Remove the file: its name is the next zxid, which the next write needs.
             self._disk.unlink(str(path))
 
     # ---- snapshots ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""End a session of the embedded ZooKeeper from outside, as its expiry does: for tests.
+"""End a session of the embedded ZooKeeper from outside, as if it expired; for tests.
 
-Whoever comes back to a session with its id and password takes it over, and may close it. The password follows from a secret in
-the data directory, so this needs the directory, not the client whose session it is. Blocking.
+A client that connects with a session's id and password takes it over, and may close it. The password is derived from a secret
+in the data directory, so this needs the directory and not the session's client. Blocking.
 """
 
 import socket
@@ -26,16 +26,16 @@ _CONNECTED = struct.Struct(">iiq")
 #: xid, operation
 _REQUEST = struct.Struct(">ii")
 _NO_PASSWORD = bytes(PASSWORD_BYTES)
-#: Its place in a stat.
+#: Index of ephemeralOwner in a stat.
 _EPHEMERAL_OWNER = 7
 
 
 class NoSuchSession(BarnabasError):
-    """It is over already, or never was."""
+    """The session has ended, or never existed."""
 
 
 def end_session_of(path: str, address: str, *, data: Path, tls: ssl.SSLContext | None) -> None:
-    """Of the client that made this ephemeral znode. `data`: the server's directory. :raises NoSuchSession: if there is none."""
+    """End the session that owns this ephemeral znode. `data`: the server's directory. :raises NoSuchSession: if none does."""
     with _session(address, 0, _NO_PASSWORD, tls) as sock:
         name = path.encode()
         _send(sock, _REQUEST.pack(1, Op.EXISTS) + buffer(name) + b"\0")
@@ -50,7 +50,7 @@ def end_session_of(path: str, address: str, *, data: Path, tls: ssl.SSLContext |
 
 @contextmanager
 def _session(address: str, session_id: int, password: bytes, tls: ssl.SSLContext | None) -> Iterator[socket.socket]:
-    """A new one, or an old one; closed at the end."""
+    """Open a session, or take over an old one; close it at the end."""
     host, _, port = address.rpartition(":")
     with ExitStack() as stack:
         sock: socket.socket = stack.enter_context(socket.create_connection((host, int(port)), timeout=_TIMEOUT_S))

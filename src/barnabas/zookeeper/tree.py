@@ -1,7 +1,7 @@
-"""The tree of znodes, in memory. Pure: transactions in, results and watch events out.
+"""The tree of znodes, in memory. Pure: takes transactions, returns results and watch events.
 
-Only `apply_*` change it, live and at replay alike. They are idempotent in the way that ZooKeeper's fuzzy snapshots need:
-a snapshot may already hold the effect of transactions that are replayed over it, and the outcome is the same.
+Only `apply_*` change it, both live and during a replay. They are idempotent as ZooKeeper's fuzzy snapshots require: if a
+snapshot already has the effect of a replayed transaction, the outcome is the same.
 """
 
 from collections.abc import Iterator
@@ -46,16 +46,16 @@ class Node:
 
     def __init__(self, data: bytes | None, acl: Acl, owner: int, zxid: int, time_ms: int) -> None:
         self.data = data
-        #: Interned by the tree: equal lists are one object.
+        #: Interned by the tree: equal ACLs are one object.
         self.acl = acl
         self.czxid = self.mzxid = self.pzxid = zxid
         self.ctime = self.mtime = time_ms
         self.version = self.aversion = 0
-        #: Counts the children ever created, as ZooKeeper stores it; clients see creates plus deletes.
+        #: Number of children ever created, as ZooKeeper stores it; clients see creations plus deletions.
         self.cversion = 0
         #: 0, a session id, `CONTAINER_OWNER`, or `ttl_owner(…)`.
         self.owner = owner
-        #: Names in order of creation; None while there never was one.
+        #: Names in order of creation; None before the first child.
         self.children: dict[str, None] | None = None
 
     @property
@@ -100,8 +100,8 @@ SPECIAL_PATHS = frozenset({"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/co
 
 
 class DataTree:
-    """Invariants: every node but `/` has its parent in `nodes`, before it in order of insertion, with its name among the
-    parent's children; `ephemerals`, `containers` and `ttls` index exactly the nodes that their owners say.
+    """Invariants: the parent of every node except `/` is in `nodes`, was inserted before it, and has its name among its
+    children; `ephemerals`, `containers` and `ttls` index exactly the nodes with such owners.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class DataTree:
         self.ttls: dict[str, None] = {}
         #: Bytes of paths and data, as ZooKeeper counts them.
         self.data_bytes = 0
-        #: Counts that were asked for since a node last came or went.
+        #: Descendant counts that were requested since a node was last created or deleted.
         self._descendants: dict[str, int] = {}
         self.data_watches = WatchTable()
         self.child_watches = WatchTable()
@@ -126,11 +126,11 @@ class DataTree:
         return self._acls.setdefault(acl, acl)
 
     def restore(self, path: str, node: Node) -> None:
-        """Put a node in place as a snapshot has it. Its parent must be there."""
+        """Insert a node from a snapshot. Its parent must exist."""
         node.acl = self.intern(node.acl)
         before = self.nodes.get(path)
         if before is not None:
-            # A snapshot's own /, /zookeeper, … replace the ones that every tree is born with.
+            # A snapshot's /, /zookeeper, … replace the ones that every new tree has.
             node.children = before.children
             self.data_bytes -= len(path) + len(before.data or b"")
         elif path != "/":
@@ -171,7 +171,7 @@ class DataTree:
         parent = self.nodes.get(parent_path)
         if parent is None:
             raise Refusal(Err.NO_NODE)
-        # Only ever upwards: at replay over a snapshot that is ahead, the parent may have moved on already.
+        # Never lower it: during a replay over a newer snapshot, the parent may have a higher version already.
         if parent_cversion > parent.cversion:
             parent.cversion = parent_cversion
             parent.pzxid = zxid
@@ -217,8 +217,8 @@ class DataTree:
         elif owner:
             self.containers.pop(path, None)
             self.ttls.pop(path, None)
-        told = self._fire(self.data_watches, path, Event.DELETED, node.acl, events)
-        self._fire(self.child_watches, path, Event.DELETED, node.acl, events, told=told)
+        notified = self._fire(self.data_watches, path, Event.DELETED, node.acl, events)
+        self._fire(self.child_watches, path, Event.DELETED, node.acl, events, notified=notified)
         self._fire(self.child_watches, parent_path, Event.CHILDREN_CHANGED, parent.acl, events)
 
     def apply_set_data(
@@ -253,13 +253,13 @@ class DataTree:
         acl: Acl,
         events: list[WatchEvent],
         *,
-        told: list[Client] | None = None,
+        notified: list[Client] | None = None,
     ) -> list[Client]:
-        """Trigger, and tell those who may read the node and are not in `told` (they know of this very event)."""
+        """Trigger watches. Notify clients that may read the node, except those in `notified`, which already got this event."""
         clients = table.trigger(path, event)
         if not clients:
             return clients
-        audience = clients if not told else [client for client in clients if client not in told]
+        audience = clients if not notified else [client for client in clients if client not in notified]
         if acl is not OPEN_ACL:
             # ZooKeeper filters events by the ACL of the node since CVE-2024-23944.
             audience = [client for client in audience if acls.allows(acl, Perm.READ, client.identities)]
@@ -275,7 +275,7 @@ class DataTree:
         self.data_watches.remove_client(client)
         self.child_watches.remove_client(client)
 
-    # ---- questions ----------------------------------------------------------------------------------------------------
+    # ---- queries ------------------------------------------------------------------------------------------------------
 
     def descendant_count(self, path: str) -> int:
         if path == "/":
@@ -287,7 +287,7 @@ class DataTree:
         return count
 
     def expired_candidates(self, *, now_ms: int) -> Iterator[str]:
-        """Empty containers that once had a child, and empty TTL nodes past their time."""
+        """Yield empty containers that had a child before, and empty TTL nodes past their time."""
         for path in self.containers:
             node = self.nodes[path]
             if not node.children and node.cversion > 0:
@@ -299,7 +299,7 @@ class DataTree:
                 yield path
 
     def acl_table(self) -> list[Acl]:
-        """The ACLs in use; forgets the others."""
+        """Return the ACLs in use; the others are forgotten."""
         used = {node.acl for node in self.nodes.values()}
         self._acls = {acl: acl for acl in used | {OPEN_ACL, READ_ACL}}
         return [acl for acl in used if acl is not OPEN_ACL]

@@ -1,12 +1,12 @@
-"""The transaction log, in ZooKeeper's own format: `version-2/log.<zxid>`, see docs/formats/zookeeper-txnlog.md.
+"""The transaction log in ZooKeeper's own format: `version-2/log.<zxid>`, see docs/formats/zookeeper-txnlog.md.
 
-Writing: zeros are written ahead of the records, so that a flush touches blocks that exist (about a third faster than
-growing the file), and a reader takes a zero length for the end.
+Writing: zeros are written ahead of the records, so that a flush only touches allocated blocks (about a third faster than
+growing the file). A reader takes a length of zero for the end.
 
-Reading: a bad record in the last flush is a write that a crash cut short. Nothing of that flush was acknowledged, so the log
-ends there, whatever follows: of what was not synced, a power cut may take a page in the middle and leave a later one. A bad
-record before that is damage, and refused. Where the last flush began stands in the header, in a field that ZooKeeper has no
-use for. It is written with the flush, so it may be one flush old.
+Reading: a bad record in the last flush is a write that a crash cut short. No part of that flush was acknowledged, so the log
+ends at that record whatever follows: a power cut may lose an unsynced page and keep a later one. A bad record before the last
+flush is damage, and is refused. The header stores where the last flush began, in a field that ZooKeeper does not use. It is
+written with the flush, so it may be one flush old.
 """
 
 import io
@@ -24,8 +24,8 @@ from barnabas.zookeeper.txns import Txn, TxnHeader
 FILE_HEADER = struct.Struct(">4siq")
 MAGIC = b"ZKLG"
 VERSION = 2
-#: The last field of the header: ZooKeeper writes its database id there, 0, and does not read it. Here: where the last flush
-#: began.
+#: The last field of the header. ZooKeeper writes its database id there, 0, and does not read it. Here it stores where the
+#: last flush began.
 _MARK_AT = 8
 _MARK = struct.Struct(">q")
 #: checksum, length
@@ -37,7 +37,7 @@ _PAD_BYTES_MAX = 4 << 20
 
 
 class StoreFault(BarnabasError):
-    """The data directory can't be used; the message says which file, why, and what to do."""
+    """The data directory cannot be used; the message says which file, why, and what to do."""
 
 
 def file_name(zxid: int) -> str:
@@ -55,7 +55,7 @@ def zxid_of(name: str, prefix: str) -> int | None:
 
 
 def sorted_files(folder: Path, prefix: str, disk: Disk = REAL_DISK) -> list[tuple[int, Path]]:
-    """(zxid, path) of the files `prefix.<zxid>`, oldest first."""
+    """Return (zxid, path) of the files `prefix.<zxid>`, oldest first."""
     found = []
     for name in disk.listdir(str(folder)):
         zxid = zxid_of(name, prefix)
@@ -75,7 +75,7 @@ class LogWriter:
     """
 
     def __init__(self, folder: Path, *, disk: Disk = REAL_DISK, sync: bool = True) -> None:
-        """Without `sync` the page cache is enough (`forceSync=no`)."""
+        """Without `sync` writes only reach the page cache (`forceSync=no`)."""
         self._folder = folder
         self._disk = disk
         self._sync = sync
@@ -84,7 +84,7 @@ class LogWriter:
         self._allocated = 0
 
     def append(self, first_zxid: int, records: bytes) -> None:
-        """Write framed records and make them durable. Any OSError leaves the writer unusable: the caller must stop."""
+        """Write framed records and make them durable. After an OSError the writer is unusable, and the caller must stop."""
         opened = self._fd < 0
         if opened:
             self._open(first_zxid)
@@ -98,7 +98,8 @@ class LogWriter:
 
     def _open(self, first_zxid: int) -> None:
         path = self._folder / file_name(first_zxid)
-        # Recovery has removed a file of this name that holds no record; anything else is a bug, and `exclusive` says so.
+        # Recovery has removed any file of this name without records. If another one exists, that is a bug, and `exclusive`
+        # fails.
         self._fd = self._disk.open(str(path), exclusive=True)
         self._at = self._allocated = 0
         self._write(FILE_HEADER.pack(MAGIC, VERSION, FILE_HEADER.size))
@@ -114,7 +115,7 @@ class LogWriter:
         self._at = end
 
     def roll(self) -> None:
-        """The next record starts a new file."""
+        """Start a new file at the next record."""
         self.close()
 
     def close(self) -> None:
@@ -127,14 +128,14 @@ class LogWriter:
 
 
 class LogEnd(NamedTuple):
-    #: Where the last good record ends.
+    #: The end of the last valid record.
     offset: int
-    #: True when something other than zeros follows.
+    #: Whether anything other than zeros follows.
     torn: bool
 
 
 class TxnLogReader:
-    """Reads one log file; after iteration `end` says how it ended."""
+    """Reads one log file; after the iteration, `end` describes its end."""
 
     def __init__(self, path: Path, disk: Disk = REAL_DISK) -> None:
         self._path = path
@@ -147,7 +148,7 @@ class TxnLogReader:
             size = disk.size(str(self._path))
             head = file.read(FILE_HEADER.size)
             if len(head) < FILE_HEADER.size or FILE_HEADER.unpack(head)[:2] != (MAGIC, VERSION):
-                # A crash right after the file was made leaves it short or all zero; anything else is not a log.
+                # A crash right after the creation leaves the file short or all zero; otherwise it is no log.
                 if len(head) == FILE_HEADER.size and head.strip(b"\0"):
                     raise StoreFault(f"{self._path} is not a ZooKeeper transaction log")
                 self.end = LogEnd(0, torn=True)
@@ -167,13 +168,13 @@ class TxnLogReader:
             self.end = self._judge_tail(file, at, size, mark)
 
     def _judge_tail(self, file: BinaryIO, at: int, size: int, mark: int) -> LogEnd:
-        """`mark`: where the last flush, or the one before it, began; 0 where the writer has not said."""
+        """`mark`: the start of the last flush or of the one before it; 0 if the writer did not store it."""
         if mark > at:
-            # All before it was on disk when that flush began.
+            # Everything before it was on disk when that flush began.
             raise self._damaged(at)
         if _only_zeros(file, at):
             return LogEnd(at, torn=False)
-        # Does a good record start where the bad one says it ends? Without a mark only this tells damage from a torn tail.
+        # Without a mark, only a valid record right after the bad one distinguishes damage from a torn tail.
         file.seek(at)
         head = file.read(RECORD_HEADER.size)
         if not mark and len(head) == RECORD_HEADER.size:
@@ -185,14 +186,14 @@ class TxnLogReader:
 
     def _damaged(self, at: int) -> StoreFault:
         return StoreFault(
-            f"{self._path} is damaged at byte {at}: what follows was acknowledged, so this is no write that a crash cut short."
+            f"{self._path} is damaged at byte {at}: later transactions were acknowledged, so no crash has cut this write off."
             " Restore the file from a backup. To move it and all later logs away gives up every change since the snapshot"
             " before it."
         )
 
 
 def _next_record(file: BinaryIO, at: int, size: int) -> tuple[bytes | None, int]:
-    """The payload of the record at `at` and where it ends, or None when there is no good one."""
+    """Return the payload of the record at `at` and its end; None if there is no valid record."""
     file.seek(at)
     head = file.read(RECORD_HEADER.size)
     if len(head) < RECORD_HEADER.size:
@@ -218,7 +219,7 @@ def _only_zeros(file: BinaryIO, at: int) -> bool:
 
 
 def cut(path: Path, offset: int, disk: Disk = REAL_DISK) -> None:
-    """Drop what follows `offset`, durably."""
+    """Truncate the file at `offset`, durably."""
     fd = disk.open(str(path))
     try:
         disk.truncate(fd, offset)

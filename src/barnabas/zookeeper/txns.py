@@ -1,7 +1,7 @@
-"""Transactions: what a write becomes once it has been judged, and its bytes in ZooKeeper's log format.
+"""Transactions: the validated form of a write, and its bytes in ZooKeeper's log format.
 
-A transaction says what will be, not what was asked (versions are absolute, sequential names are complete), so that
-applying it needs no judgement and can be repeated.
+A transaction states the result, not the request (versions are absolute, sequential names are complete), so applying it needs
+no validation and can be repeated.
 """
 
 import struct
@@ -29,7 +29,7 @@ class CreateTxn(NamedTuple):
     data: bytes | None
     acl: Acl
     ephemeral: bool
-    #: -1 unless CREATE_TTL.
+    #: -1 except for CREATE_TTL.
     ttl_ms: int
     parent_cversion: int
 
@@ -65,13 +65,13 @@ class CreateSessionTxn(NamedTuple):
 
 
 class CloseSessionTxn(NamedTuple):
-    #: The ephemerals that go with it.
+    #: The ephemerals that are deleted with the session.
     paths: tuple[str, ...]
     op: int = Op.CLOSE_SESSION
 
 
 class ErrorTxn(NamedTuple):
-    """A write that was refused. It has a zxid like any other, which clients have seen, so it is logged as well."""
+    """A refused write. Clients have seen its zxid, so it is logged as well."""
 
     err: int
     op: int = Op.ERROR
@@ -81,7 +81,7 @@ SubTxn = CreateTxn | DeleteTxn | SetDataTxn | CheckTxn | ErrorTxn
 
 
 class MultiTxn(NamedTuple):
-    """All or nothing. One that failed holds an `ErrorTxn` where it did, and changes nothing."""
+    """All or nothing. A failed one has an `ErrorTxn` in place of the operation that failed, and changes nothing."""
 
     txns: tuple[SubTxn, ...]
     op: int = Op.MULTI
@@ -124,7 +124,7 @@ def encode(header: TxnHeader, txn: Txn) -> bytes:
 
 
 def decode(raw: bytes) -> tuple[TxnHeader, Txn]:
-    """Read one transaction back. Bytes after it (ZooKeeper's digest of the tree) are ignored. Raises `Malformed`."""
+    """Decode one transaction. Bytes after it (ZooKeeper's digest of the tree) are ignored. Raises `Malformed`."""
     if len(raw) < _HEADER.size:
         raise Malformed(f"transaction of {len(raw)} bytes")
     client_id, cxid, zxid, time_ms, op = _HEADER.unpack_from(raw)

@@ -1,6 +1,6 @@
-"""Who waits for which change. Pure: a trigger says whom to tell, the listener tells them.
+"""Which clients watch which paths. Pure: a trigger returns the clients, and the listener notifies them.
 
-A table maps a path to its watchers and each watcher's mode; the tree has one table for data and one for children.
+A table maps a path to its watchers and their modes; the tree has one table for data and one for children.
 """
 
 from collections.abc import Collection, Iterator
@@ -11,27 +11,27 @@ from barnabas.zookeeper.wire import Event
 
 
 class Client:
-    """What the machine knows of one connection: its session and who it is. Watches belong to it and die with it."""
+    """A connection as the machine knows it: its session and its identities. Its watches end with it."""
 
     __slots__ = ("__weakref__", "identities", "session_id", "watched_bytes")
 
     def __init__(self) -> None:
         self.session_id = 0
         self.identities: list[Identity] = []
-        #: What its watches keep in memory.
+        #: Memory that its watches take.
         self.watched_bytes = 0
 
 
-#: How a client watches a path: a sum of these, since a persistent watch does not stop it from setting a standard one.
+#: Modes of a watch on a path. They are added, because a client can set a standard watch besides a persistent one.
 STANDARD, PERSISTENT, RECURSIVE = 1, 2, 4
 
 
-#: What a watch takes besides its path: entries in two tables.
+#: Memory of a watch besides its path: entries in two tables.
 WATCH_BYTES = 160
 
 
 class WatchEvent(NamedTuple):
-    """One event for each of `clients`: encoded once, sent to all."""
+    """One event for all of `clients`: encoded once, sent to each."""
 
     event: Event
     path: str
@@ -39,19 +39,19 @@ class WatchEvent(NamedTuple):
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """The parent, its parent, … up to `/`."""
+    """Yield the parent, its parent, … up to `/`."""
     while path != "/":
         path = path[: path.rfind("/")] or "/"
         yield path
 
 
 class WatchTable:
-    """Invariant: `_by_path[p][c]` exists exactly when `p in _by_client[c]`; no empty inner containers."""
+    """Invariant: `_by_path[p][c]` exists exactly when `p in _by_client[c]`; no inner container is empty."""
 
     def __init__(self) -> None:
         self._by_path: dict[str, dict[Client, int]] = {}
         self._by_client: dict[Client, set[str]] = {}
-        #: How many entries watch recursively: while there are none, a trigger need not walk up the path.
+        #: Number of recursive watches. While it is 0, a trigger does not walk up the path.
         self._recursive = 0
 
     def add(self, path: str, client: Client, mode: int = STANDARD) -> None:
@@ -94,12 +94,12 @@ class WatchTable:
         return client in self._by_path.get(path, ())
 
     def trigger(self, path: str, event: Event) -> list[Client]:
-        """Whom `event` at `path` concerns, each once; standard watches are used up."""
+        """Return the clients that `event` at `path` concerns, each once; standard watches are used up."""
         if not self._by_path:
             return []
         found: dict[Client, None] = {}
         watchers = self._by_path.get(path)
-        # A recursive watch gets an event for each child, so never "children changed".
+        # A recursive watch gets an event for each child, and so no "children changed".
         deaf = RECURSIVE if event is Event.CHILDREN_CHANGED else 0
         if watchers is not None:
             for client, mode in list(watchers.items()):

@@ -1,7 +1,7 @@
-"""ZooKeeper's wire: operation codes, error codes, and jute (big-endian, length-prefixed) read within bounds.
+"""ZooKeeper's protocol: operation codes, error codes, and jute (big-endian, length-prefixed), read within bounds.
 
-Every length that a peer sends is checked against the bytes that are there before anything is allocated, so the cost of
-a frame is bounded by its size.
+Every length from a peer is checked against the available bytes before anything is allocated, so the cost of a frame is
+bounded by its size.
 """
 
 import struct
@@ -14,7 +14,7 @@ Acl = tuple[tuple[int, str, str], ...]
 
 
 class Op(IntEnum):
-    """Operation codes, by ZooKeeper's names."""
+    """Operation codes, with ZooKeeper's names."""
 
     NOTIFICATION = 0
     CREATE = 1
@@ -52,7 +52,7 @@ class Op(IntEnum):
 
 
 class Err(IntEnum):
-    """Error codes, by ZooKeeper's names."""
+    """Error codes, with ZooKeeper's names."""
 
     OK = 0
     SYSTEM_ERROR = -1
@@ -76,7 +76,7 @@ class Err(IntEnum):
 
 
 class Event(IntEnum):
-    """Watch events, by the numbers on the wire."""
+    """Watch events, numbered as on the wire."""
 
     CREATED = 1
     DELETED = 2
@@ -94,7 +94,7 @@ class Perm(IntEnum):
 
 NOTIFICATION_XID = -1
 
-#: ZooKeeper's default of `jute.maxbuffer`: the longest request.
+#: ZooKeeper's default of `jute.maxbuffer`, the size of the longest request.
 JUTE_MAX_BUFFER = 0xFFFFF
 
 INT = struct.Struct(">i")
@@ -108,7 +108,7 @@ STAT = struct.Struct(">qqqqiiiqiiq")
 #: type, done, err
 MULTI_HEADER = struct.Struct(">i?i")
 MULTI_END = MULTI_HEADER.pack(-1, True, -1)
-#: Operations in one multi: it is carried out in one turn of the loop, and takes some 50 ms then.
+#: Bound of operations in one multi, which is executed in one turn of the loop and then takes some 50 ms.
 MULTI_OPS_MAX = 5_000
 
 NULL_BUFFER = INT.pack(-1)
@@ -119,7 +119,7 @@ _pack_int = INT.pack
 
 
 class Reader:
-    """A cursor over one frame. Raises `Malformed` rather than read past the end."""
+    """A cursor over one frame. Raises `Malformed` instead of reading past the end."""
 
     __slots__ = ("_at", "_buffer", "_end")
 
@@ -156,7 +156,7 @@ class Reader:
         return self._buffer[at] != 0
 
     def buffer(self) -> bytes | None:
-        """A length and that many bytes; None for length -1."""
+        """Read a length and that many bytes; None for length -1."""
         at = self._at + 4
         if at > self._end:
             raise Malformed("jute: a length past the end")
@@ -168,12 +168,12 @@ class Reader:
             return None
         end = at + length
         if end > self._end:
-            raise Malformed(f"jute: {length} bytes announced, {self._end - at} there")
+            raise Malformed(f"jute: {length} bytes announced, {self._end - at} available")
         self._at = end
         return self._buffer[at:end]
 
     def text(self) -> str:
-        """A string that must be there. Bytes that are not UTF-8 become U+FFFD, as in Java, and no path may hold that."""
+        """Read a string that is not null. As in Java, invalid UTF-8 becomes U+FFFD, which no path can contain."""
         raw = self.buffer()
         if raw is None:
             raise Malformed("jute: null where a string must be")
@@ -184,7 +184,7 @@ class Reader:
         return None if raw is None else raw.decode("utf-8", "replace")
 
     def count(self, item_bytes_min: int) -> int:
-        """The length of a vector whose items take at least `item_bytes_min` each; 0 for null."""
+        """Read the length of a vector whose items take at least `item_bytes_min` each; 0 for null."""
         length = self.i32()
         if length == -1:
             return 0
@@ -196,7 +196,7 @@ class Reader:
         return [self.text() for _ in range(self.count(4))]
 
     def acl(self) -> Acl:
-        """kazoo sends null for an empty id (`auth::`); neither null nor an empty scheme means anything."""
+        """Read an ACL. kazoo sends null for an empty id (`auth::`); null and an empty scheme have the same meaning."""
         return tuple(
             (self.i32(), self.optional_text() or "", self.optional_text() or "") for _ in range(self.count(12))
         )
@@ -232,11 +232,11 @@ def acl_bytes(acl: Acl) -> bytes:
 
 
 def reply(xid: int, zxid: int, err: int, body: bytes = b"") -> bytes:
-    """One framed response."""
+    """Frame one response."""
     return FRAMED_REPLY.pack(16 + len(body), xid, zxid, err) + body
 
 
 def notification(event: int, path: str) -> bytes:
-    """One framed watch event; the state is always 3, SyncConnected."""
+    """Frame one watch event; its state is always 3, SyncConnected."""
     raw = path.encode("utf-8")
     return struct.pack(f">iiqiiii{len(raw)}s", 28 + len(raw), NOTIFICATION_XID, -1, 0, event, 3, len(raw), raw)

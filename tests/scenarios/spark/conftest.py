@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline: it takes seconds to start, and everything here shares it.
+"""One Spark session for all tests in this folder, because it takes seconds to start.
 
 `conftest.py` at the root sends them to two processes of pytest-xdist, so that there are two JVMs.
 """
@@ -16,7 +16,8 @@ _HERE = Path(__file__).resolve().parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that its limit ends leaves the session unusable for all that follow: the limit is for those that hang."""
+    """Raise the time limit: a test that is stopped by it leaves the session unusable for the others. The limit is for tests
+    that hang."""
     for item in items:
         if item.path.parent == _HERE and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(600))
@@ -47,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _active(request: pytest.FixtureRequest) -> None:
-    """Spark looks for data sources in the session that is active: a test before this one may have left another."""
+    """Make the shared session active: Spark looks there for data sources, and an earlier test may have left another one."""
     if "spark" in request.fixturenames:
         session: SparkSession = request.getfixturevalue("spark")
         SparkSession._activeSession = session

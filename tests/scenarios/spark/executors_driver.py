@@ -1,4 +1,4 @@
-"""A Spark whose executors are processes of their own: what was planned changes before it is read, rows and workers get lost.
+"""Checks with executors that are processes: topics change between plan and read, rows and workers get lost.
 
 `python -m tests.scenarios.spark.executors_driver BOOTSTRAP FOLDER [CHECK …]`: run by `test_spark_executors.py`,
 in a process of its own because a process has one Spark. Every check raises; the last line says that all were done.
@@ -54,7 +54,7 @@ class Bench:
         return name
 
     def produce(self, name: str, numbers: range, *, partitions: int = 1, keys: int = 4) -> None:
-        """Each as its value; so many keys take turns."""
+        """Produce the numbers as values, with `keys` keys in turn."""
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for number in numbers:
             producer.produce(name, key=str(number % keys), value=str(number), partition=number % partitions)
@@ -65,7 +65,7 @@ class Bench:
         return reader.options(subscribe=name, startingOffsets="earliest", **options).load()
 
     def seen(self, name: str, partitions: int) -> list[int]:
-        """The numbers that a read_committed consumer sees."""
+        """Return the numbers that a read_committed consumer sees."""
         settings = {"bootstrap.servers": self.bootstrap, "group.id": "x", "isolation.level": "read_committed"}
         consumer = Consumer(settings | {"enable.partition.eof": True, "enable.auto.commit": False})
         consumer.assign([TopicPartition(name, part, 0) for part in range(partitions)])
@@ -91,7 +91,7 @@ def raises(what: str, act: Callable[[], object]) -> None:
 
 
 def executors_read_what_the_driver_has(bench: Bench) -> None:
-    """Rows that the driver has read go to an executor; frames of earlier batches are read anew by tasks, every partition."""
+    """Rows that the driver has read go to an executor; tasks read every partition of frames of earlier batches again."""
     name = bench.topic("driver-reads", partitions=3, records=60)
     reader = bench.spark.readStream.format("barnabas").option("kafka.bootstrap.servers", bench.bootstrap)
     frame = reader.options(subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger="30").load()
@@ -119,7 +119,7 @@ def what_was_planned_changes_before_it_is_read(bench: Bench) -> None:
     raises("Cannot fetch offset 0 of changes-0", planned.collect)
     assert len(lenient.collect()) == 5 + 20
 
-    name = bench.topic("anew", partitions=2, records=40)
+    name = bench.topic("again", partitions=2, records=40)
     planned, lenient = bench.read(name).rdd, bench.read(name, failOnDataLoss="false").rdd
     assert planned.getNumPartitions() == lenient.getNumPartitions() == 2
     bench.admin.delete_topics([name])[name].result(60)
@@ -130,12 +130,12 @@ def what_was_planned_changes_before_it_is_read(bench: Bench) -> None:
         except Exception as error:
             if "TOPIC_ALREADY_EXISTS" not in str(error):
                 raise
-    raises("made anew", planned.collect)
+    raises("created again", planned.collect)
     assert lenient.collect() == []
 
 
 def what_was_planned_is_compacted_before_it_is_read(bench: Bench) -> None:
-    """Records that a later one of their key replaces are gone, which is no loss of data."""
+    """Compaction removes records of which a later one has the key. That is not data loss."""
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.001", "segment_ms": "100"}
     name = bench.topic("compacted", partitions=1, records=40, **settings)
     planned = bench.read(name).rdd
@@ -149,7 +149,8 @@ def what_was_planned_is_compacted_before_it_is_read(bench: Bench) -> None:
 
 
 def workers_die_and_each_row_is_there_once(bench: Bench) -> None:
-    """All Python workers of an executor, in the middle of a write: the tasks are tried again, there or on the other one."""
+    """Kill all Python workers of an executor in the middle of a write: Spark runs the tasks again, there or on the other
+    executor."""
     name = bench.topic("repeated", partitions=2)
     marker = bench.folder / "died"
 
@@ -170,7 +171,7 @@ def workers_die_and_each_row_is_there_once(bench: Bench) -> None:
 
 
 def a_stage_is_tried_again_after_its_executor_died(bench: Bench) -> None:
-    """An executor dies with what it had shuffled: Spark reads the topic again, and each row is there once."""
+    """An executor dies with its shuffled rows: Spark reads the topic again, and each row is there once."""
     source, target = bench.topic("read-again", partitions=4, records=2000), bench.topic("written-again", partitions=2)
     marker = bench.folder / "executor-died"
 

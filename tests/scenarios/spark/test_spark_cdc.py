@@ -41,7 +41,7 @@ Change = tuple[int | None, str | None, bool, int]
 
 
 def apply(target: Target, number: int, *parts: list[Change], query: str = "q") -> None:
-    """What Spark does with a batch of some partitions."""
+    """Apply a batch of several partitions as Spark does."""
     arrow = to_arrow_schema(CHANGES, timezone="UTC")
     items: list[dict[str, object]] = []
     for partition, rows in enumerate(parts):
@@ -51,7 +51,7 @@ def apply(target: Target, number: int, *parts: list[Change], query: str = "q") -
 
 
 class Tables:
-    """The same questions to a Delta table and to a table of SQLite."""
+    """A Delta table or a table of SQLite, with the same methods."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.path = str(folder / "customers")
@@ -88,7 +88,7 @@ def test_the_newest_change_of_a_key_wins_whatever_the_order_and_a_batch_counts_o
     assert tables.rows() == [(1, "new"), (3, "c"), (5, "e")]
 
 
-def test_a_soft_delete_remembers_its_sequence_so_that_what_comes_late_stays_dead(tmp_path: Path) -> None:
+def test_a_late_change_does_not_revive_a_softly_deleted_row(tmp_path: Path) -> None:
     path = tmp_path / "customers"
     target = DeltaUpsertTarget(str(path), CHANGES, ["id"], soft=True, storage={})
     apply(target, 0, [(1, "a", False, 1)])
@@ -113,7 +113,7 @@ def test_a_database_keeps_soft_deletes_too(tmp_path: Path) -> None:
         upsert_into_sql("sqlite:///x", "t", keys=["id"], deletes="never")  # type: ignore[arg-type]
 
 
-def test_changes_that_cannot_be_applied_are_refused(tmp_path: Path) -> None:
+def test_rows_that_are_not_changes_are_refused_by_a_table_of_changes(tmp_path: Path) -> None:
     target = DeltaUpsertTarget(str(tmp_path / "t"), CHANGES, ["id"], soft=False, storage={})
     with pytest.raises(ValueError, match=r"1 changes for Delta table .*/t have no id"):
         apply(target, 0, [(None, "a", False, 1)])
@@ -121,7 +121,7 @@ def test_changes_that_cannot_be_applied_are_refused(tmp_path: Path) -> None:
         check_changes(StructType().add("id", "long"), ["id"])
     with pytest.raises(ValueError, match="the option key names its columns"):
         check_changes(CHANGES, [])
-    with pytest.raises(ValueError, match="hard or soft, not 'no'"):
+    with pytest.raises(ValueError, match="deletes='no' is not valid: use hard or soft"):
         upsert_into_delta("/t", keys=["id"], deletes="no")  # type: ignore[arg-type]
     apply(target, 0, [(1, "a", False, 1)])
     wider = StructType([*CHANGES.fields]).add("more", "string")
@@ -164,7 +164,7 @@ def test_envelopes_of_debezium_and_records_of_a_compacted_topic_become_changes(s
 def test_changes_of_keys_that_moved_to_new_partitions_are_applied(
     spark: SparkSession, kafka: Kafka, tmp_path: Path
 ) -> None:
-    """More partitions: most keys are elsewhere from then on, where offsets are lower."""
+    """The topic gets more partitions: most keys go to another one from then on, where offsets are lower."""
     topic = kafka.topic("rows", partitions=2)
     names = [f"k{number}" for number in range(50)]
 
@@ -196,7 +196,7 @@ def test_changes_of_keys_that_moved_to_new_partitions_are_applied(
     assert apply_all() == dict.fromkeys(names, 3)
 
 
-def test_the_place_in_the_log_of_the_database_orders_changes_whatever_clocks_and_partitions_say(
+def test_the_place_in_the_database_log_orders_changes_before_clocks_and_partitions(
     spark: SparkSession,
 ) -> None:
     def changes(database: str, *records: tuple[int, str, str]) -> list[Row]:
@@ -260,8 +260,8 @@ def test_record_that_cannot_be_read_is_neither_a_tombstone_nor_left_out(spark: S
     assert debezium(envelopes.filter("error is null and offset > 0")).collect() == []
 
 
-def test_change_without_a_sequence_is_told_with_its_place(spark: SparkSession) -> None:
-    """It would be passed over: a tombstone has no value, and so no version in it."""
+def test_change_without_a_sequence_fails_the_query_with_its_topic_partition_and_offset(spark: SparkSession) -> None:
+    """Otherwise it would be ignored: a tombstone has no value, and so no version in it."""
     schema = "topic string, partition int, offset long, key string, value string"
     rows = [("t", 3, 0, "7", '{"id": 7, "version": 1}'), ("t", 3, 1, "7", None)]
     found = decode(spark.createDataFrame(rows, schema).coalesce(1), Json("id long, version long"))

@@ -1,4 +1,4 @@
-"""JSON, Avro and Protobuf: what bytes become and come from, with a registry that speaks the REST API, and bad records."""
+"""JSON, Avro and Protobuf: decoding, encoding and bad records, with a registry that speaks the REST API."""
 
 import base64
 import io
@@ -69,7 +69,7 @@ class Registry(ThreadingHTTPServer):
         self.calls: Counter[str] = Counter()
         self.credentials: str | None = None
         self.refusals = 0  # so many requests are answered with 503 first
-        self.lost = 0  # so many requests a proxy answers, which has nobody to send them to
+        self.lost = 0  # requests that a proxy answers because it has no registry to ask
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def add(self, subject: str, schema: dict[str, Any]) -> int:
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests are quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_schema_is_fetched_once_a_process_and_a_registry_that_is_starting_is_a
 
 
 def test_a_proxy_that_finds_no_registry_and_a_wrong_url_make_no_bad_record(registry: Registry) -> None:
-    """A schema that a registry does not have, it says itself. All else would make dead letters of good records."""
+    """Only the registry itself can say that a schema is unknown. Any other error would make dead letters of good records."""
     schema_id = registry.avro("orders-value", ORDER_1)
     registry.lost = 2
     assert json.loads(client(registry).schema(schema_id).text) == ORDER_1
@@ -201,7 +201,7 @@ def test_a_registry_gets_credentials_and_they_never_show(registry: Registry) -> 
     assert json.loads(client(registry, token="xyz").latest("orders-value").text) == ORDER_1
 
 
-def test_what_a_registry_says_no_to_and_one_that_is_away_are_told_apart(registry: Registry) -> None:
+def test_a_refusal_by_the_registry_and_an_unavailable_registry_are_different_errors(registry: Registry) -> None:
     ours = client(registry)
     with pytest.raises(UnknownSchema, match="schemas/ids/99: 404 Schema not found"):
         ours.schema(99)
@@ -219,7 +219,7 @@ def test_what_a_registry_says_no_to_and_one_that_is_away_are_told_apart(registry
             SchemaRegistry(wrong)
 
 
-def test_the_wire_format_is_confluents_and_what_is_not_in_it_is_told() -> None:
+def test_bytes_outside_of_confluents_wire_format_are_an_error() -> None:
     assert wire.frame(258, b"x") == b"\0\0\0\1\2x"
     assert wire.unframe(b"\0\0\0\1\2x") == (258, b"x")
     assert wire.write_indexes([0]) == b"\0"
@@ -274,7 +274,7 @@ EVERYTHING_DDL: Final = (
 
 
 def through(convert: Convert, values: list[Any], source: Any, target: Any) -> tuple[pa.Array, list[Any]]:
-    """What an executor does with a column."""
+    """Convert a column as an executor does."""
     done = convert_all(pa.array(values, source), convert, target)
     return done.field("data"), done.field("error").to_pylist()
 
@@ -317,13 +317,13 @@ def test_every_avro_type_has_a_spark_type_and_goes_there_and_back() -> None:
     assert errors == [None] * 4
 
 
-def test_avro_schemas_that_cannot_be_are_refused_while_the_plan_is_made() -> None:
+def test_avro_schemas_without_a_spark_type_are_refused_while_the_plan_is_made() -> None:
     recursive = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     with pytest.raises(CodecError, match="Node contains itself"):
         Avro(recursive).decoder()
     with pytest.raises(CodecError, match="not a schema"):
         Avro('{"type": "recrod"}').decoder()
-    with pytest.raises(CodecError, match="needs a schema, or a registry and the subject"):
+    with pytest.raises(CodecError, match="needs a schema, or a registry and a subject"):
         Avro().decoder()
     with pytest.raises(CodecError, match="needs a schema"):
         Json().decoder()
@@ -335,7 +335,7 @@ def parsed(schema: object) -> AvroType:
     return avro_types.parse(json.dumps(schema))
 
 
-def test_a_bad_record_among_good_ones_is_an_error_of_its_own_and_a_registry_that_is_away_fails_all(
+def test_a_bad_record_has_an_error_of_its_own_and_an_unavailable_registry_fails_the_batch(
     registry: Registry,
 ) -> None:
     from barnabas.spark.pipelines.codecs.avro import _Reader
@@ -381,7 +381,7 @@ def field(name: str, number: int, kind: str, **more: Any) -> descriptor_pb2.Fiel
 
 @pytest.fixture(scope="module")
 def shop() -> bytes:
-    """The descriptor set of a proto3 file, in the wrong order and without the types that everybody has."""
+    """The descriptor set of a proto3 file, in the wrong order and without Protobuf's own types."""
     money = descriptor_pb2.FileDescriptorProto(name="shop/money.proto", package="shop", syntax="proto3")
     money.message_type.add(name="Money", field=[field("cents", 1, "int64")])
     order = descriptor_pb2.FileDescriptorProto(
@@ -451,7 +451,7 @@ def test_every_protobuf_type_goes_there_and_back_and_unset_is_not_the_default(sh
     nullable = to_arrow_type(kind, timezone="UTC")
     raw, errors = through(writer, [ORDER_ROW, nothing, odd], nullable, pa.binary())
     assert errors[:2] == [None, None]
-    assert errors[2]["message"] == "field 'kind': 'NOPE' is none of UNKNOWN, ONLINE"
+    assert errors[2]["message"] == "field 'kind': 'NOPE' is not valid: use one of UNKNOWN, ONLINE"
     data, errors = through(
         protobuf.reader(files, name, framed=False), [*raw.to_pylist()[:2], b"\xff"], pa.binary(), arrow
     )
@@ -497,7 +497,7 @@ def records(spark: SparkSession, *values: bytes | None) -> DataFrame:
     return spark.createDataFrame(rows, "topic string, partition int, offset long, value binary").coalesce(1)
 
 
-def test_json_without_connects_envelope_is_told_and_not_taken_for_null(spark: SparkSession) -> None:
+def test_json_without_connects_envelope_is_an_error_and_not_null(spark: SparkSession) -> None:
     values = (b'{"id": 3}', b'{"schema": null, "payload": null}', b'{"payload": {"id": 4}}', None)
     bare, *others = decode(records(spark, *values), Json("id int", envelope=True)).collect()
     assert bare.data is None
@@ -506,7 +506,7 @@ def test_json_without_connects_envelope_is_told_and_not_taken_for_null(spark: Sp
     assert [row.data and row.data.id for row in others] == [None, 4, None]
 
 
-def test_json_records_that_are_none_stay_with_an_error_or_go_or_fail_the_query(spark: SparkSession) -> None:
+def test_records_that_are_not_json_get_an_error_or_are_dropped_or_fail_the_query(spark: SparkSession) -> None:
     good, cut, typed, missing = b'{"id": 1, "at": "x"}', b'{"id": 1', b'{"id": "one"}', b'{"at": "y"}'
     df = records(spark, good, cut, typed, missing, None, b"\xff\xfe", b"", b"null")
     codec = Json("id int not null, at string")
@@ -533,7 +533,7 @@ def test_json_records_that_are_none_stay_with_an_error_or_go_or_fail_the_query(s
     assert [row.out and bytes(row.out) for row in back] == [b'{"id":1,"at":"x"}', None, None]
     with pytest.raises(TransformError, match="column 'offset' is bigint, not bytes"):
         decode(df, codec, column="offset")
-    with pytest.raises(TransformError, match="no mode 'MAYBE'"):
+    with pytest.raises(TransformError, match="mode 'MAYBE' is not valid"):
         decode(df, codec, mode="MAYBE")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""The daemon that workers are forked from: it has loaded what they are going to import."""
+"""The daemon that Spark forks workers from: it has imported their modules."""
 
 import importlib.util
 import subprocess
@@ -19,8 +19,8 @@ def test_a_worker_module_is_one_of_sparks(worker: str) -> None:
 def test_planning_loads_no_numba_and_tasks_do() -> None:
     look = "import sys; from barnabas.spark.daemon import preload; preload(sys.argv[1]); print('numba' in sys.modules)"
     for worker, numba in (("pyspark.sql.worker.python_streaming_sink_runner", "False"), ("pyspark.worker", "True")):
-        told = subprocess.run([sys.executable, "-c", look, worker], capture_output=True, text=True, check=True)
-        assert told.stdout.strip() == numba, worker
+        process = subprocess.run([sys.executable, "-c", look, worker], capture_output=True, text=True, check=True)
+        assert process.stdout.strip() == numba, worker
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks at processes as Linux shows them")

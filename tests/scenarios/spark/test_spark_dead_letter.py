@@ -1,4 +1,4 @@
-"""Dead letters: what they keep, what they say, and that they go back once."""
+"""Dead letters: their contents and headers, and their replay, which sends each one once."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ AT = datetime(2024, 5, 6, 7, 8, 9)
 
 @pytest.fixture(scope="module")
 def decoded(spark: SparkSession) -> DataFrame:
-    """A good record, and one that is no JSON and was a dead letter before."""
+    """A good record, and one that is not JSON and was a dead letter before."""
     old = [("trace", b"t"), (names.TOPIC, b"older"), (names.REPLAYS, b"1")]
     rows = [
         (b"k1", b'{"id": 1}', "orders", 0, 7, AT, [("trace", b"s")]),
@@ -45,7 +45,7 @@ def decoded(spark: SparkSession) -> DataFrame:
     return decode(spark.createDataFrame(rows, schema).coalesce(1), Json("id int"))
 
 
-def test_good_and_bad_records_part_and_a_dead_letter_says_where_it_came_from_and_why(decoded: DataFrame) -> None:
+def test_good_and_bad_records_are_separated_and_a_dead_letter_has_its_place_and_reason(decoded: DataFrame) -> None:
     good, bad = split(decoded)
     assert [row.data.id for row in good.collect()] == [1]
     (letter,) = dead_letters(bad, "dead", pipeline="shop").collect()
@@ -66,10 +66,10 @@ def test_good_and_bad_records_part_and_a_dead_letter_says_where_it_came_from_and
     ]
 
 
-def test_a_sink_that_has_the_name_of_the_good_topic_keeps_dead_letters_apart(
+def test_a_sink_with_the_name_of_the_good_topic_writes_dead_letters_to_theirs(
     decoded: DataFrame, kafka: Kafka, spark: SparkSession
 ) -> None:
-    """Also through a sink that makes the topic, which needs its name."""
+    """Also through a sink that creates the topic, and so needs its name."""
     clean, dead = kafka.name("clean"), kafka.topic("dead")
     ready = encode(decoded, Json(), into="out", mode="PERMISSIVE")
     sinks.topic(clean, bootstrap=kafka.bootstrap, partitions=1).write(
@@ -109,7 +109,7 @@ def letter(*headers: tuple[str, bytes]) -> Record:
     return Record(Offset(3), 0, b"k", b"v", headers)
 
 
-def test_a_letter_goes_to_where_it_came_from_unless_it_came_back_too_often_or_nobody_knows() -> None:
+def test_a_replayed_letter_goes_to_its_topic_unless_it_came_back_too_often_or_has_no_topic() -> None:
     where, plan = Partition("dead", 2), ReplayPlan(from_topic="dead", replays_max=2)
     origin = (names.TOPIC, b"orders")
     assert judge(letter(("a", b"1"), origin), where, plan) == ("orders", (("a", b"1"), (names.REPLAYS, b"1")), 0, True)
@@ -178,7 +178,7 @@ def test_a_replay_that_was_killed_half_way_leaves_nothing_and_the_next_sends_all
         producer.produce(dead, f"v{number}", headers=[(names.TOPIC, orders.encode())])
     producer.flush()
     plan = ReplayPlan(from_topic=dead)
-    # What a replay leaves that dies with its transaction open: a record, and the offsets.
+    # A replay that died with its transaction open leaves a record, and the offsets.
     killed = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": plan.group_id, "log_level": 0})
     killed.init_transactions()
     killed.begin_transaction()

@@ -19,13 +19,13 @@ PER_BATCH = 10
 
 
 class Flow:
-    """A query that copies a topic, ten records a batch, in as many starts as a test likes."""
+    """A query that copies a topic, ten records a batch. A test may start it several times."""
 
     def __init__(self, spark: SparkSession, kafka: Kafka, source: str, target: str, checkpoint: Path) -> None:
         self.spark, self.kafka, self.source, self.target, self.checkpoint = spark, kafka, source, target, checkpoint
 
     def run(self, **options: str) -> None:
-        """Until everything that is there now has been read."""
+        """Run until all present records have been read."""
         frame = (
             self.spark.readStream.format("barnabas")
             .option("kafka.bootstrap.servers", self.kafka.bootstrap)
@@ -57,7 +57,7 @@ class Flow:
         return Counter(int(row.value) for row in frame.collect())
 
     def forget_last_batch(self) -> int:
-        """The usual cure of a torn file: the last offsets and their commit are taken away."""
+        """Remove the last offsets and their commit, the usual cure of a torn file."""
         last = max(int(path.name) for path in (self.checkpoint / "offsets").glob("[0-9]*"))
         for folder in ("offsets", "commits"):
             for name in (f"{last}", f".{last}.crc"):
@@ -65,7 +65,7 @@ class Flow:
         return last
 
     def forget_last_commit(self) -> None:
-        """As if the driver had died just before it noted the last batch."""
+        """Make the checkpoint look as if the driver had died just before it noted the last batch."""
         last = max(int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*"))
         for name in (f"{last}", f".{last}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
@@ -82,7 +82,7 @@ def flow(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> Flow:
 
 
 def test_a_batch_that_spark_plans_again_with_more_records_is_refused_and_every_record_is_counted(flow: Flow) -> None:
-    """FINDINGS P1: the sink threw the rows away and said nothing."""
+    """FINDINGS P1: the sink threw the rows away without an error."""
     last = flow.forget_last_batch()
     flow.produce(25, 40)
     flow.refused(f"acceptReplannedBatch={last}:write")

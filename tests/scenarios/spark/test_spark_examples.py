@@ -1,4 +1,4 @@
-"""The examples do what they say: real Spark, a real cluster, and confluent-kafka on the other side."""
+"""The examples on a real Spark and a real cluster, with confluent-kafka on the other side."""
 
 import importlib
 import itertools
@@ -48,7 +48,7 @@ def shop(kafka_shared_clusters: SharedClusters, kafka_shared_cluster: Cluster) -
 
 
 def fresh(name: str) -> str:
-    """For a topic: a test that is run again has no use for what it wrote before."""
+    """Return a new name for a topic: a test that is run again must not read its former records."""
     return f"{name}-{next(_numbers)}"
 
 
@@ -81,7 +81,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def run(spark: SparkSession, shop: Kafka, tmp_path: Path) -> Run:
-    """Run an example on what there is now."""
+    """Run an example on all present records."""
     barnabas.spark.register(spark)
 
     def run(name: str, **parameters: str) -> None:
@@ -97,7 +97,7 @@ def run(spark: SparkSession, shop: Kafka, tmp_path: Path) -> Run:
 
 
 def received(shop: Kafka, topic: str, count: int) -> list[tuple[str | None, Any]]:
-    """Keys and values of all records, sorted, of which there are `count`."""
+    """Wait for `count` records; return their keys and values, sorted."""
     settings = {"bootstrap.servers": shop.bootstrap, "group.id": "x", "isolation.level": "read_committed"}
     consumer = Consumer(settings | {"enable.partition.eof": True})
     found: list[tuple[str | None, Any]] = []
@@ -155,11 +155,11 @@ def test_windows_are_written_to_a_table_once_they_are_closed(
     run("windows", input=orders, table=table, kind=kind)
     rows = spark.read.parquet(table).collect()
     found = [(row.customer, row.start, row.end, row.orders) for row in rows]
-    noon = [(who, NOON + timedelta(minutes=a), NOON + timedelta(minutes=b), n) for who, a, b, n in expected]
+    noon = [(customer, NOON + timedelta(minutes=a), NOON + timedelta(minutes=b), n) for customer, a, b, n in expected]
     assert sorted(found) == noon
 
 
-def test_join_streams_pairs_orders_with_payments_and_tells_of_those_without(run: Run, shop: Kafka, orders: str) -> None:
+def test_join_streams_pairs_orders_with_payments_and_reports_unpaid_ones(run: Run, shop: Kafka, orders: str) -> None:
     payments, output = shop.topic(fresh("payments")), shop.topic(fresh("paid"))
     paid = {"order_id": 1, "amount": 5.0, "paid_at": minutes(20)}
     late = {"order_id": 3, "amount": 4.0, "paid_at": minutes(90)}
@@ -187,7 +187,7 @@ def test_deduplicate_passes_an_order_once(run: Run, shop: Kafka, orders: str) ->
     assert [value["id"] for _, value in received(shop, output, 4)] == [1, 2, 3, 4]
 
 
-def test_timers_remind_of_orders_that_nobody_paid(run: Run, spark: SparkSession, shop: Kafka) -> None:
+def test_timers_remind_of_unpaid_orders(run: Run, spark: SparkSession, shop: Kafka) -> None:
     events, output = shop.topic(fresh("events")), shop.topic(fresh("reminders"))
     known = [(1, "ordered", 0), (2, "ordered", 1), (1, "paid", 5), (3, "ordered", 200)]
     send(shop, events, *[(None, {"order_id": at, "what": what, "at": minutes(when)}) for at, what, when in known])
@@ -228,7 +228,7 @@ def test_cdc_to_delta_leaves_the_table_as_the_database_is_also_after_a_restart(
     assert sorted((row["id"], row["name"]) for row in rows) == [(1, "Anna"), (3, "Cat")]
 
 
-def test_dead_letters_and_good_records_are_together_all_there_is(run: Run, shop: Kafka, orders: str) -> None:
+def test_every_record_is_a_dead_letter_or_a_good_record(run: Run, shop: Kafka, orders: str) -> None:
     output, dead = shop.topic(fresh("clean")), shop.topic(fresh("orders-dead"))
     run("dead_letters", input=orders, output=output, dead=dead)
     assert [value["id"] for _, value in received(shop, output, 4)] == [1, 2, 2, 4]
@@ -250,8 +250,8 @@ def test_dead_letters_and_good_records_are_together_all_there_is(run: Run, shop:
     ]
 
 
-def test_an_example_tells_its_options_when_it_is_asked() -> None:
+def test_an_example_prints_its_options_with_help() -> None:
     command = [sys.executable, str(EXAMPLES / "windows.py"), "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     for option in ("--bootstrap", "--input", "--table", "--kind", "--checkpoint", "--continuous"):
-        assert option in told.stdout
+        assert option in process.stdout

@@ -1,4 +1,4 @@
-"""Expectations: what happens to rows that are not as expected, and that the counts add up."""
+"""Expectations: rows that do not meet them, and the counts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_rows_are_kept_dropped_and_quarantined_and_all_are_counted(orders: DataF
     ]
 
 
-def test_a_row_that_may_not_be_fails_the_query_and_says_which_it_was(orders: DataFrame) -> None:
+def test_a_row_that_does_not_meet_a_fail_expectation_fails_the_query_and_is_named(orders: DataFrame) -> None:
     message = r"topic orders, partition 0, offset 2: expectation 'positive' \(total > 0\) failed: .*\"id\":2"
     with pytest.raises(PySparkException, match=message):
         orders.transform(expect_or_fail("positive", "total > 0")).collect()

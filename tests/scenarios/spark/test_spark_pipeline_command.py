@@ -1,4 +1,4 @@
-"""`barnabas pipeline` as a user has it: a project that is made, runs, is killed, goes on, is stopped, is asked how it is."""
+"""`barnabas pipeline` as a user runs it: a project is created, runs, is killed, goes on, is stopped and shows its status."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ def invoke(*arguments: object) -> tuple[int, str]:
 
 @contextmanager
 def started(project: Path) -> Iterator[subprocess.Popen[str]]:
-    """The project, running continuously in a process of its own."""
+    """Run the project continuously in another process."""
     program = str(Path(sys.executable).parent / "barnabas")
     arguments = ["pipeline", "run", str(project), "--continuous", "--json", "--master", "local[2]"]
     with open(project / "stderr", "w") as errors:
@@ -42,7 +42,7 @@ def started(project: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_until(lines: IO[str] | None, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Events until one is as wanted. Ends with an error when the process does: a test must not wait for what cannot come."""
+    """Read events until one is as wanted. Raise when the process ends, because no more events can come."""
     assert lines is not None
     seen: list[str] = []
     for line in lines:
@@ -53,7 +53,7 @@ def read_until(lines: IO[str] | None, wanted: Callable[[dict[str, Any]], bool]) 
 
 
 def numbers_in(kafka: Kafka, topic: str) -> list[int]:
-    """The orders of the topic that are committed."""
+    """Return the committed orders of the topic."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "g", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, part, 0) for part in range(3)])
     ends = [consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=60)[1] for part in range(3)]
@@ -70,7 +70,7 @@ def _places(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_project_goes_on_after_a_kill_and_ends_when_it_is_told(kafka: Kafka, tmp_path: Path) -> None:
+def test_project_goes_on_after_a_kill_and_ends_on_sigterm(kafka: Kafka, tmp_path: Path) -> None:
     project = tmp_path / kafka.name("shop")
     code, output = invoke("init", project, "--bootstrap-server", kafka.bootstrap)
     assert code == 0 and "barnabas pipeline run" in output

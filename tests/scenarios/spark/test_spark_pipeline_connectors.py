@@ -1,4 +1,4 @@
-"""Connectors of pipelines on a real Spark: what is read, what is written, and that a batch that comes twice is there once."""
+"""Connectors of pipelines on a real Spark: reading, writing, and batches that come twice but are written once."""
 
 import json
 import sqlite3
@@ -19,14 +19,14 @@ from barnabas.spark.pipelines.connector import Sink
 
 
 def run(sink: Sink, frame: DataFrame, checkpoint: Path) -> None:
-    """Read all there is, once, from where the checkpoint says."""
+    """Read all present rows from the position in the checkpoint."""
     query = sink.writer(frame, checkpoint=str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination(300)
     assert not query.isActive
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if Spark had died after the sink published the last batch, and before it noted that."""
+    """Make the checkpoint look as if Spark had died after the sink published the last batch, and before Spark noted it."""
     commits = [each for each in (checkpoint / "commits").iterdir() if each.name.isdigit()]
     last = max(commits, key=lambda each: int(each.name))
     last.unlink()
@@ -133,7 +133,7 @@ def test_sql_sink_upserts_the_last_row_of_a_key_and_deletes_once(
     assert rows_of(shop, "SELECT count(*), min(id), max(id) FROM log") == [(5, 0, 4)]
 
 
-def test_poison_value_and_missing_things_are_named(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_errors_name_a_bad_value_and_missing_columns(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
     change(shop, "CREATE TABLE typed (id INTEGER, amount INTEGER)", "INSERT INTO typed VALUES (1, 'a lot')")
     with pytest.raises(Exception, match=r"typed, column amount: not a int64.*a lot"):
         sources.table(f"sqlite:///{shop}", "typed").batch(spark).collect()

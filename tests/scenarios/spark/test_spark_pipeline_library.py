@@ -104,14 +104,14 @@ def failing_two():
 
 
 def run(
-    folder: Path, spark: SparkSession, code: str, options: RunOptions | None = None, told: list[Event] | None = None
+    folder: Path, spark: SparkSession, code: str, options: RunOptions | None = None, reported: list[Event] | None = None
 ) -> list[Event]:
     (folder / "code").mkdir(exist_ok=True)
     (folder / "code" / "flows.py").write_text(code)
     once = 'configuration:\n  spark.sql.pipelines.maxFlowRetryAttempts: "0"\n' if code is FAILING else ""
     spec = f"name: library\nstorage: storage\n{once}libraries:\n  - glob:\n      include: code/**\n"
     (folder / "spark-pipeline.yml").write_text(spec)
-    events: list[Event] = [] if told is None else told
+    events: list[Event] = [] if reported is None else reported
     reporter = RunReporter(folder.name, {})
 
     def take(event: Event) -> None:
@@ -155,12 +155,12 @@ def test_codecs_transforms_dead_letters_expectations_and_changes_work_in_a_pipel
     ):
         producer.produce(topics["orders"], order)
     assert producer.flush(60) == 0
-    told = run(tmp_path, spark, CODE.format(bootstrap=kafka.bootstrap, folder=tmp_path, **topics))
+    reported = run(tmp_path, spark, CODE.format(bootstrap=kafka.bootstrap, folder=tmp_path, **topics))
     assert len(values(kafka, topics["clean"])) == 2
     assert values(kafka, topics["dead"]) == [b"{no order"]
     (row,) = DeltaTable(tmp_path / "customers").to_pyarrow_table().to_pylist()
     assert (row["customer"], row["id"], row["card"], int(row["_sequence"][-19:])) == ("ann", 2, "", 1)
-    counted = [one.expectations for one in told if isinstance(one, Progress) and one.flow == "lib_clean"]
+    counted = [one.expectations for one in reported if isinstance(one, Progress) and one.flow == "lib_clean"]
     assert counted == [{"lib_orders.has pieces": {"action": "drop", "passed": 3, "failed": 1}}]
     assert [group.rpartition("-")[0] for _, group in connector.groups()] == ["library-lib_orders"]
     reported = {each["query"]: each for each in reports(kafka.bootstrap) if each["pipeline"] == tmp_path.name}
@@ -169,7 +169,7 @@ def test_codecs_transforms_dead_letters_expectations_and_changes_work_in_a_pipel
     assert (clean["dead_letters"], clean["error"]) == ([topics["dead"]], None)
     assert clean["progress"]["expectations"] == counted[0]
     assert [topics["orders"]] in [each["topics"] for each in reported.values()]
-    with pytest.raises(PipelineFailed, match="define what it reads before it"):
+    with pytest.raises(PipelineFailed, match="define the datasets that it reads before it"):
         run(tmp_path, spark, UNKNOWN)
 
 
@@ -203,7 +203,7 @@ def test_datasets_of_the_pipeline_are_put_in_place_of_their_names_all_the_way_do
     assert (put.common.plan_id, put.filter.input.range.end) == (7, 5)
 
 
-def test_what_flows_return_is_remembered_once_by_target() -> None:
+def test_results_of_flows_are_remembered_by_their_targets() -> None:
     from pyspark.pipelines.flow import Flow
     from pyspark.pipelines.output import Output, TemporaryView
     from pyspark.pipelines.source_code_location import SourceCodeLocation
@@ -213,7 +213,7 @@ def test_what_flows_return_is_remembered_once_by_target() -> None:
             flow.func()
 
         def register_output(self, output: Output) -> None:
-            """Taken as it is."""
+            """Do nothing."""
 
     registry: Any = Registry()
     flows = flows_of(registry)
@@ -233,7 +233,7 @@ def test_what_flows_return_is_remembered_once_by_target() -> None:
 
 
 def test_a_second_run_brings_everything_to_the_last_sink(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark lets flows start before their input where its table is there already: rows were left behind."""
+    """Spark lets flows start before their input if its table exists already: rows were left behind."""
 
     def lake() -> list[int]:
         return sorted(DeltaTable(tmp_path / "again").to_pyarrow_table()["n"].to_pylist())
@@ -243,17 +243,19 @@ def test_a_second_run_brings_everything_to_the_last_sink(spark: SparkSession, tm
         assert lake() == list(range(rows))
 
 
-def test_a_flow_that_fails_is_told_in_one_sentence_and_never_completed(spark: SparkSession, tmp_path: Path) -> None:
-    told: list[Event] = []
+def test_a_flow_that_fails_is_reported_in_one_sentence_and_never_as_completed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    reported: list[Event] = []
     with pytest.raises(PipelineFailed) as raised:
-        run(tmp_path, spark, FAILING, told=told)
+        run(tmp_path, spark, FAILING, reported=reported)
     place = "code/flows.py:6"
     assert str(raised.value) == f"flow failing_one ({place}) failed: topic t, partition 2, offset 41: no order"
-    states = [(each.flow, each.state, each.message) for each in told if isinstance(each, FlowState)]
+    states = [(each.flow, each.state, each.message) for each in reported if isinstance(each, FlowState)]
     assert "COMPLETED" not in {state for _, state, _ in states}
     assert states[-2:] == [
         ("failing_one", "FAILED", f"Flow failing_one ({place}) failed: topic t, partition 2, offset 41: no order"),
-        ("failing_two", "SKIPPED", "Flow failing_two (code/flows.py:11) has not run: what it reads failed."),
+        ("failing_two", "SKIPPED", "Flow failing_two (code/flows.py:11) has not run: a flow that it reads failed."),
     ]
 
 
@@ -285,7 +287,7 @@ def test_a_topic_is_emptied_and_goes_on_where_it_was(kafka: Kafka) -> None:
 
 
 def make_again(kafka: Kafka, topic: str) -> None:
-    """A broker may still know the old one for a while, and refuse another of its name."""
+    """Create a topic again. A broker may know the old one for a while, and refuse another one of its name."""
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic}
     before = topic_ids.ids_of(options)[topic]
     kafka.cluster.delete_topic(topic)
@@ -303,16 +305,16 @@ def test_a_topic_that_was_made_again_between_two_runs_is_noticed(kafka: Kafka, t
 
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic}
 
-    def check(*, lossy: bool = False, anew: tuple[str, ...] = ()) -> list[str]:
+    def check(*, lossy: bool = False, restarted: tuple[str, ...] = ()) -> list[str]:
         given = options | ({"failOnDataLoss": "false"} if lossy else {})
-        return topic_ids.check(file, [topic_ids.TopicRead("received", given)], anew)
+        return topic_ids.check(file, [topic_ids.TopicRead("received", given)], restarted)
 
     assert check() == []
     assert check() == []
     make_again(kafka, topic)
     with pytest.raises(topic_ids.TopicMadeAgain, match=f"flow received reads topic {topic}, which was deleted"):
         check()
-    assert check(anew=("received",)) == []
+    assert check(restarted=("received",)) == []
     with pytest.raises(topic_ids.TopicMadeAgain):
         check()  # the run that was to start it again has failed before it did
     topic_ids.note(file, [topic_ids.TopicRead("received", options)], {"received"})

@@ -1,4 +1,4 @@
-"""A table or a sink alone starts again: what reads it gets no row twice, and SQL reads topics."""
+"""A full refresh of one table or sink doubles no row in the tables behind it; SQL files read topics."""
 
 import re
 from collections.abc import Callable
@@ -66,14 +66,14 @@ def test_a_full_refresh_by_name_leaves_no_row_twice_and_reads_a_topic_that_was_m
     with pytest.raises(PipelineFailed) as raised:
         again(full_refresh=["reset_orders"])
     assert re.sub(r"version \d+", "version N", str(raised.value)) == (
-        "a full refresh of reset_orders writes its rows again, and what reads it would have them twice: "
+        "a full refresh of reset_orders writes its rows again, and these would have them twice: "
         f"reset_lake, a Delta table {tmp_path}/lake, version N with 2 rows; reset_more. Refresh these as well: "
         "--full-refresh reset_orders --full-refresh reset_lake --full-refresh reset_more --empty-sinks"
     )
     every = ["reset_orders", "reset_lake", "reset_more"]
     with pytest.raises(PipelineFailed, match=r"write all rows again into sinks.*: reset_lake, a Delta table"):
         again(full_refresh=every)
-    assert rows() == [["a", "b"]] * 2, "what is refused changes nothing"
+    assert rows() == [["a", "b"]] * 2, "a refused refresh changes nothing"
 
     make_again(kafka, topic)
     kafka.produce(topic, ["d"])
@@ -88,8 +88,8 @@ def test_a_full_refresh_by_name_leaves_no_row_twice_and_reads_a_topic_that_was_m
     )
     with pytest.raises(PipelineFailed, match=said):
         again(full_refresh_all=True)
-    told = again(full_refresh_all=True, empty_sinks=True)
-    assert any(isinstance(each, RunState) and "reset_lake has been emptied" in each.message for each in told)
+    reported = again(full_refresh_all=True, empty_sinks=True)
+    assert any(isinstance(each, RunState) and "reset_lake has been emptied" in each.message for each in reported)
     assert rows() == [["d"]] * 2
     again(full_refresh=["reset_lake"], sinks_again=True)
     assert rows() == [["d"], ["d", "d"]], "a sink alone starts again"
@@ -104,10 +104,12 @@ def test_a_full_refresh_by_name_leaves_no_row_twice_and_reads_a_topic_that_was_m
         with pytest.raises(PipelineFailed, match="was killed"):
             again(full_refresh_all=True, empty_sinks=True)
     again()
-    assert rows() == [["d"], ["d"]], "a sink that was emptied is filled, also if the run failed before Spark began anew"
+    assert rows() == [["d"], ["d"]], (
+        "a sink that was emptied is filled, also if the run failed before Spark started again"
+    )
 
 
-def test_a_mistake_in_sql_is_told_with_file_and_line(project: tuple[Run, str], tmp_path: Path) -> None:
+def test_a_mistake_in_sql_is_reported_with_file_and_line(project: tuple[Run, str], tmp_path: Path) -> None:
     again, _ = project
     (tmp_path / "code" / "sales.sql").write_text("CREATE STREAMING TABLE t AS\nSELECT * FROM STREAM read_topic('t')")
     with pytest.raises(PipelineFailed, match=r"^code/sales\.sql:2: read_topic needs bootstrap => 'host:port'"):

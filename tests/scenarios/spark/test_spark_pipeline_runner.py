@@ -1,4 +1,5 @@
-"""A project from table to topic to lake on a real Spark and a real cluster: once, on and on, and while the cluster is away."""
+"""A project from table to topic to lake on a real Spark and a real cluster: once, continuously, and while the cluster is
+away."""
 
 import sqlite3
 import threading
@@ -74,9 +75,9 @@ def session(spark: SparkSession) -> Iterator[Session]:
 
 @contextmanager
 def going_on(project: Project, session: Session, options: RunOptions) -> Iterator[list[Event]]:
-    """The project runs continuously meanwhile; what it raised is raised at the end."""
-    told: list[Event] = []
-    runner = Runner(project, session, told.append)
+    """Run the project continuously within this block; raise its error at the end."""
+    reported: list[Event] = []
+    runner = Runner(project, session, reported.append)
     raised: list[BaseException] = []
 
     def body() -> None:
@@ -88,7 +89,7 @@ def going_on(project: Project, session: Session, options: RunOptions) -> Iterato
     thread = threading.Thread(target=body)
     thread.start()
     try:
-        yield told
+        yield reported
     finally:
         runner.stop()
         thread.join(60)
@@ -99,7 +100,7 @@ def going_on(project: Project, session: Session, options: RunOptions) -> Iterato
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_project_runs_once_and_then_on_and_on_while_its_cluster_goes_away(
+def test_project_runs_once_and_then_continuously_while_its_cluster_is_away(
     session: Session, kafka_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     folder = tmp_path / "shop"
@@ -109,30 +110,30 @@ def test_project_runs_once_and_then_on_and_on_while_its_cluster_goes_away(
     project = project_in(folder, code)
     add_orders(folder / "shop.db", 0, 10)
 
-    told: list[Event] = []
-    Runner(project, session, told.append).run(RunOptions())
-    assert isinstance(told[-1], RunState) and told[-1].state == "COMPLETED"
-    finished = {each.flow for each in told if isinstance(each, FlowState) and each.state == "COMPLETED"}
+    reported: list[Event] = []
+    Runner(project, session, reported.append).run(RunOptions())
+    assert isinstance(reported[-1], RunState) and reported[-1].state == "COMPLETED"
+    finished = {each.flow for each in reported if isinstance(each, FlowState) and each.state == "COMPLETED"}
     assert finished == {"shop_publish", "shop_keep", "shop_view"}
-    published = [each for each in told if isinstance(each, Progress) and each.flow == "shop_publish"]
+    published = [each for each in reported if isinstance(each, Progress) and each.flow == "shop_publish"]
     assert sum(each.rows for each in published) == 10
 
     options = RunOptions(continuous=True, trigger_ms=100, views_s=3600, pause_s=0.2, failures_max=50)
-    with going_on(project, session, options) as told:
-        wait_until(lambda: any(isinstance(each, RunState) for each in told), timeout_s=300)
+    with going_on(project, session, options) as reported:
+        wait_until(lambda: any(isinstance(each, RunState) for each in reported), timeout_s=300)
         wait_until(lambda: lake_ids(folder) == list(range(10)), timeout_s=300)
         cluster.kill(1)
         add_orders(folder / "shop.db", 10, 20)
         wait_until(
-            lambda: any(isinstance(each, FlowState) and each.state == "RETRYING" for each in told), timeout_s=300
+            lambda: any(isinstance(each, FlowState) and each.state == "RETRYING" for each in reported), timeout_s=300
         )
         cluster.start_broker(1)
         wait_until(lambda: lake_ids(folder) == list(range(20)), timeout_s=300)
-    assert isinstance(told[-1], RunState) and told[-1].state == "STOPPED"
-    assert any(isinstance(each, Progress) and each.flow == "shop_keep" and each.lag == 0 for each in told)
+    assert isinstance(reported[-1], RunState) and reported[-1].state == "STOPPED"
+    assert any(isinstance(each, Progress) and each.flow == "shop_keep" and each.lag == 0 for each in reported)
 
 
-def test_definition_that_cannot_work_is_told_with_its_place(session: Session, tmp_path: Path) -> None:
+def test_invalid_definition_is_reported_with_its_file_and_line(session: Session, tmp_path: Path) -> None:
     def error_of(code: str) -> str:
         folder = tmp_path / "wrong"
         folder.mkdir(exist_ok=True)
@@ -145,7 +146,7 @@ def test_definition_that_cannot_work_is_told_with_its_place(session: Session, tm
     assert "SyntaxError" in error_of("def (")
     missing = error_of(head + "@dp.materialized_view\ndef v():\n    return spark.table('nowhere')\n")
     assert "nowhere" in missing and "\tat " not in missing
-    with pytest.raises(PipelineFailed, match="leaves nothing"):
+    with pytest.raises(PipelineFailed, match="includes every table"):
         Runner(load_project(tmp_path / "wrong"), session, lambda event: None).run(
             RunOptions(full_refresh_all=True, refresh=["x"])
         )

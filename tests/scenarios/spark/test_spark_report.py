@@ -1,4 +1,4 @@
-"""Reports of streaming queries: what the console's page of pipelines reads."""
+"""Reports of streaming queries, which the console's page of pipelines reads."""
 
 import asyncio
 import json
@@ -74,13 +74,13 @@ def test_query_reports_its_batches_and_its_end(spark: SparkSession, kafka: Kafka
     assert (last["topics"], last["progress"]["lag"], last["progress"]["repeated_rows"]) == ([topic], 0, 12)
 
 
-def test_cluster_that_is_away_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_reports_to_an_unreachable_cluster_do_not_hold_up_queries(caplog: pytest.LogCaptureFixture) -> None:
     writer = ReportWriter("127.0.0.1:1")
     writer.write(b"key", b"{}", now_ms=0)
     writer.write(b"key", b"{}", now_ms=0)
     writer.close()
     assert [record.message.split(":")[0] for record in caplog.records if record.name == "barnabas.spark"] == [
-        "the progress of a query was not reported"
+        "cannot report the progress of a query, reports pause for 30 s"
     ]
 
 
@@ -110,7 +110,7 @@ def test_run_of_a_pipeline_reports_as_other_queries_do(kafka: Kafka) -> None:
     assert last["done"]["progress"]["batch"] == 1
 
 
-def test_flow_that_goes_on_without_rows_says_so_every_ten_seconds(kafka: Kafka) -> None:
+def test_flow_without_rows_reports_that_it_is_idle_every_ten_seconds(kafka: Kafka) -> None:
     name, times_s = kafka.name("rest"), [1_000.0]
     own = Reports(kafka.bootstrap, pipeline=name, clock=lambda: times_s[-1])
     own.progressed("flow", batch("flow", 1))
@@ -126,7 +126,7 @@ def batch(flow: str, number: int) -> Progress:
     return Progress("", flow, number, 5, 50.0, 100, 0, 0, 0, None, topics=("orders",))
 
 
-def test_status_tells_a_group_that_has_committed_nothing_from_one_that_has_read_all(kafka: Kafka) -> None:
+def test_status_shows_whether_a_group_has_committed_nothing_or_read_everything(kafka: Kafka) -> None:
     topic, group = kafka.topic("lagging"), kafka.name("group")
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(5):

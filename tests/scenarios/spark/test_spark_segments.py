@@ -1,4 +1,4 @@
-"""Format `barnabas-log`: Kafka 3.9.1's own files and a running broker's, read without asking anybody."""
+"""Format `barnabas-log`: Kafka 3.9.1's own files and a running broker's, read without a broker."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ ALL = columns_of(SCHEMA_WITH_HEADERS)
 
 
 def read(options: dict[str, object], columns: tuple[str, ...] = ALL) -> list[dict[str, object]]:
-    """What a query sees, without Spark: plan, then every task."""
+    """Return the rows of a query, without Spark: plan, then run every task."""
     reader = SegmentReader(log_options({name: str(value) for name, value in options.items()}), columns)
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
@@ -151,7 +151,7 @@ def test_records_below_the_log_start_are_deleted_ones(folder: Folder):
     assert offsets({**early, "failOnDataLoss": "false"}) == list(range(4, 10))
 
 
-def test_a_torn_tail_is_ignored_where_nobody_vouches_for_it_and_refused_below_the_high_watermark(folder: Folder):
+def test_a_torn_tail_is_ignored_above_the_high_watermark_and_refused_below_it(folder: Folder):
     whole = [data(0, 5), data(5, 5)[:-3]]
     assert offsets({"path": folder({0: whole}, high_watermark=5)}) == list(range(5))
     assert offsets({"path": folder({0: whole}, high_watermark=5, name="b"), "beyondHighWatermark": "true"}) == [
@@ -163,7 +163,7 @@ def test_a_torn_tail_is_ignored_where_nobody_vouches_for_it_and_refused_below_th
         offsets({"path": folder({0: whole, 10: [data(10, 1)]}, high_watermark=11, name="d")})
 
 
-def test_of_several_brokers_folders_the_one_that_is_furthest_is_read(folder: Folder):
+def test_the_folder_with_the_highest_high_watermark_is_read(folder: Folder):
     behind = folder({0: [data(0, 5)]}, high_watermark=5, name="behind")
     ahead = folder({0: [data(0, 8)]}, high_watermark=8, name="ahead")
     assert offsets({"path": f"{behind},{ahead}"}) == list(range(8))
@@ -196,7 +196,7 @@ def test_an_open_transaction_holds_back_what_is_stable(folder: Folder):
 
 
 def test_the_last_stable_offset_is_found_without_a_segment_in_memory(folder: Folder):
-    """The newest segment was read whole on the driver, partition after partition: it may have a gigabyte."""
+    """The driver once read the newest segment of each partition whole: it may have a gigabyte."""
     root = folder({0: [data(at, 1, 7, size=4_000_000) for at in range(8)]}, high_watermark=8)
     (log,) = find_logs([str(root)], beyond_high_watermark=False).values()
     tracemalloc.start()
@@ -244,7 +244,7 @@ def test_a_segment_that_goes_while_it_is_read_is_data_loss(folder: Folder):
 
 
 def planned(root: Path, **options: object) -> Callable[[], list[object]]:
-    """A query that is planned now; the offsets that its tasks read when they are called."""
+    """Plan a query now; return a function that runs its tasks and returns the offsets."""
     reader = SegmentReader(log_options({"path": str(root)} | {k: str(v) for k, v in options.items()}), ("offset",))
     parts = reader.partitions()
     assert len(parts) > 1
@@ -252,7 +252,7 @@ def planned(root: Path, **options: object) -> Callable[[], list[object]]:
 
 
 def swap_in(root: Path, base: int, batches: list[bytes], *, instead_of: tuple[int, ...] = ()) -> None:
-    """As a cleaner does it: another file of the name, and the old ones away."""
+    """Replace segments as a cleaner does: another file gets the name, and the old ones are removed."""
     where = root / "t-0"
     new = where / f"{names.log_file(base)}.swap"
     new.write_bytes(b"".join(batches))
@@ -261,7 +261,7 @@ def swap_in(root: Path, base: int, batches: list[bytes], *, instead_of: tuple[in
     new.rename(where / names.log_file(base))
 
 
-def test_a_cleaned_segment_that_took_the_place_of_the_planned_one_is_read(folder: Folder):
+def test_a_cleaned_segment_is_read_in_place_of_the_planned_one(folder: Folder):
     root = folder({0: [data(0, 5), data(5, 5)], 10: [data(10, 5)], 20: [data(20, 5)]}, high_watermark=25)
     read_now = planned(root)
     swap_in(root, 0, [data(7, 3)])
@@ -289,7 +289,7 @@ def test_pieces_of_a_segment_that_was_cleaned_meanwhile_are_read_once(folder: Fo
 
 
 def test_an_index_of_another_file_does_not_hide_records(folder: Folder):
-    """Between the renames of a cleaner an index may belong to the segment that was."""
+    """Between the renames of a cleaner an index may belong to the former segment."""
     batches = [data(base, 10, size=500) for base in range(0, 100, 10)]
     root = folder({0: batches, 100: [data(100, 1)]}, high_watermark=101)
     index = b"".join((base * 10 + 9).to_bytes(4, "big") + (base * 777).to_bytes(4, "big") for base in range(2, 10, 2))
@@ -299,7 +299,7 @@ def test_an_index_of_another_file_does_not_hide_records(folder: Folder):
     assert offsets({"path": root, "maxBytesPerPartition": 1}) == list(range(101))
 
 
-def test_a_topic_that_was_made_anew_meanwhile_is_data_loss(folder: Folder):
+def test_a_topic_that_was_created_again_after_the_plan_is_data_loss(folder: Folder):
     root = folder({0: [data(0, 5)], 5: [data(5, 5)]}, high_watermark=10)
     write_partition_metadata(str(root / "t-0" / names.PARTITION_METADATA), b"a" * 16)
     strict, lenient = planned(root), planned(root, failOnDataLoss="false")
@@ -309,7 +309,7 @@ def test_a_topic_that_was_made_anew_meanwhile_is_data_loss(folder: Folder):
     folder({0: [data(0, 7)]}, high_watermark=7, name="other")
     shutil.move(root.parent / "other" / "t-0", root / "t-0")
     write_partition_metadata(str(root / "t-0" / names.PARTITION_METADATA), b"b" * 16)
-    with pytest.raises(DataLoss, match="made anew"):
+    with pytest.raises(DataLoss, match="created again"):
         strict()
     assert lenient() == []
 
@@ -322,7 +322,7 @@ def test_a_segment_that_is_being_swapped_is_waited_for(folder: Folder, monkeypat
     assert offsets({"path": root}) == [*range(15), *range(20, 25)]
 
 
-def test_what_a_broker_left_half_swapped_when_it_died_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+def test_segments_that_a_dead_broker_left_half_swapped_are_an_error(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     root = folder({0: [data(0, 10)]}, high_watermark=10)
     (root / "t-0" / f"{names.log_file(10)}.swap").write_bytes(data(10, 5))
     monkeypatch.setattr(segment_plan, "_SWAP_S", 0.1)
@@ -330,7 +330,7 @@ def test_what_a_broker_left_half_swapped_when_it_died_is_said(folder: Folder, mo
         offsets({"path": root})
 
 
-def test_what_is_wrong_with_a_path_is_said(tmp_path: Path, folder: Folder):
+def test_errors_say_what_is_wrong_with_a_path(tmp_path: Path, folder: Folder):
     cases: list[tuple[dict[str, object], str]] = [
         ({}, "option 'path' must name a log directory"),
         ({"path": tmp_path / "nowhere"}, "is not a directory"),
@@ -339,7 +339,7 @@ def test_what_is_wrong_with_a_path_is_said(tmp_path: Path, folder: Folder):
         ({"path": GOLDEN, "topic": "orders"}, "no folder of topic orders"),
         ({"path": folder({0: []}, high_watermark=None) / "t-0"}, "set beyondHighWatermark=true"),
         ({"path": GOLDEN, "maxBytesPerPartition": 0}, "must be positive"),
-        ({"path": GOLDEN, "isolationLevel": "dirty"}, "neither read_committed nor"),
+        ({"path": GOLDEN, "isolationLevel": "dirty"}, "use read_committed or"),
         ({"path": GOLDEN, "topics": "a"}, "did you mean 'topic'"),
         ({"path": GOLDEN, "topic": "a", "subscribePattern": "b"}, "only one of"),
         ({"path": GOLDEN, "startingOffsets": "first"}, "startingOffsets: expected"),

@@ -1,4 +1,4 @@
-"""`tests.soak.spark_chain`, short and long: a driver killed where it has decided, and everything that can be killed."""
+"""`tests.soak.spark_chain`, short and long: with a driver that is killed after its decision, and with every process killed."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.soak.spark_chain import DIFFERENCES, FAULTS, Chain, NothingProved, cl
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp_path: Path) -> None:
+def test_each_record_goes_through_the_chain_once_when_the_driver_is_killed(tmp_path: Path) -> None:
     story: list[str] = []
     with cluster_of(brokers=1) as cluster:
         chain = Chain(cluster, tmp_path, seed=1, master="local[2,8]", rate=200, say=story.append)
@@ -20,8 +20,8 @@ def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_each_record_goes_through_the_chain_once_whatever_is_killed(tmp_path: Path) -> None:
-    """Executors in JVMs of their own, brokers that are as different as their settings allow: every fault happens once at
+def test_each_record_goes_through_the_chain_once_when_every_process_is_killed(tmp_path: Path) -> None:
+    """Executors are JVMs, and brokers as different as their settings allow: every fault happens once at
     least."""
     with cluster_of(differ=True) as cluster:
         chain = Chain(cluster, tmp_path, seed=2, rate=200, differ=True, say=print)
@@ -29,13 +29,13 @@ def test_each_record_goes_through_the_chain_once_whatever_is_killed(tmp_path: Pa
     assert set(chain.happened) == {*FAULTS, *DIFFERENCES}
 
 
-def test_the_chain_would_notice_what_is_lost_doubled_or_made_up() -> None:
+def test_the_chain_notices_records_that_are_lost_doubled_or_made_up() -> None:
     assert numbers_differ([2, 0, 1], 3) is None
     assert numbers_differ([0, 1], 3) == "1 of 3 missing [2], 0 repeated [], 0 strange []"
     assert numbers_differ([0, 1, 1, 2], 3) == "0 of 3 missing [], 1 repeated [1], 0 strange []"
     assert numbers_differ([0, 1, 2, 7], 3) == "0 of 3 missing [], 0 repeated [], 1 strange [7]"
 
 
-def test_a_run_in_which_a_fault_did_not_happen_has_proved_nothing(tmp_path: Path) -> None:
+def test_a_run_without_one_of_its_faults_fails(tmp_path: Path) -> None:
     with pytest.raises(NothingProved, match="did not happen: executor"):
         Chain(None, tmp_path, seed=1, master="local[2,8]").check_happened(["executor"])  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ FORMAT = "barnabas-sink-under-test"
 
 
 class DyingStreamWriter(sink.StreamWriter):
-    """Its process is killed where a file says so, once."""
+    """A writer whose process is killed once, at the point that a file names."""
 
     def __init__(self, parent: sink.StreamWriter, plan: str) -> None:
         super().__init__(parent._options)
@@ -139,11 +139,11 @@ def test_at_least_once_batch_write_with_the_topic_option(session: SparkSession, 
         (["'v' value"], {"deliveryGuarantee": "hopefully"}, "use exactly-once or at-least-once"),
         (["'v' value"], {"kafka.acks": "1"}, "needs kafka.acks=all"),
         (["'v' value"], {"kafka.value.serializer": "x"}, "'kafka.value.serializer' is not supported"),
-        (["'v' value"], {"kafka.compression.type": "rar"}, "compression 'rar' is none of"),
+        (["'v' value"], {"kafka.compression.type": "rar"}, "compression 'rar' is not valid"),
         (["'v' value"], {"mode": "overwrite"}, "Save mode overwrite is not allowed"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_a_row_is(
+def test_invalid_options_and_columns_are_refused_before_a_row_is_written(
     session: SparkSession, kafka: Kafka, columns: list[str], options: dict[str, str], words: str
 ) -> None:
     writer = session.range(1).selectExpr(*columns).write.format(FORMAT).mode(options.pop("mode", "append"))
@@ -163,7 +163,7 @@ def test_a_row_that_is_refused_leaves_nothing_of_the_batch_write(session: SparkS
 
 
 def start(session: SparkSession, kafka: Kafka, folder: Path, topic: str, **options: str) -> Any:
-    """Files in, a topic out: each file is a batch of two tasks."""
+    """Start a query from files to a topic: each file is a batch of two tasks."""
     rows = (
         session.readStream.schema("value string")
         .option("maxFilesPerTrigger", 1)
@@ -181,8 +181,10 @@ def start(session: SparkSession, kafka: Kafka, folder: Path, topic: str, **optio
     return writer.options(**(settings | options)).start()
 
 
-def test_a_stream_is_written_once_whoever_dies_on_the_way(session: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
-    """The driver's side dies at each of its points, then a task after it has written; the query is started again each time."""
+def test_a_stream_is_written_once_when_drivers_and_tasks_die(
+    session: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    """The driver dies at each of its points, then a task after it has written; the query is started again each time."""
     topic = kafka.topic(partitions=3)
     (tmp_path / "in").mkdir()
     points = [READY, DECIDED, HALF_ENDED, ALL_ENDED, "task"]

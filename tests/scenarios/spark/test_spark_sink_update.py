@@ -1,4 +1,4 @@
-"""Output mode update into a topic: what an aggregation changed, once, also when its last batch is run again."""
+"""Output mode update into a topic: each change of an aggregation once, also if its last batch is run again."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def _produce(kafka: Kafka, topic: str, *words: str) -> None:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if the driver had died just before it noted the last batch."""
+    """Make the checkpoint look as if the driver had died just before it noted the last batch."""
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     for path in (last, last.with_name(f".{last.name}.crc")):
         path.unlink(missing_ok=True)

@@ -81,7 +81,7 @@ def offsets_of(frame: DataFrame) -> dict[int, list[int]]:
     return {partition: sorted(offsets) for partition, offsets in sorted(found.items())}
 
 
-def test_offsets_timestamps_and_strategies_say_where_to_read(load: Reader, kafka: Kafka):
+def test_offsets_timestamps_and_strategies_bound_what_is_read(load: Reader, kafka: Kafka):
     topic, other = kafka.topic("where", partitions=2, config=KEEP), kafka.topic("else", config=KEEP)
     produce(kafka, topic, 10, partition=0, start_ms=1_000_000)
     produce(kafka, topic, 10, partition=1, start_ms=2_000_000)
@@ -117,7 +117,7 @@ def test_offsets_timestamps_and_strategies_say_where_to_read(load: Reader, kafka
     assert load(subscribePattern=f"no-{prefix}").count() == 0  # the whole name must match, and none is no error
 
 
-def test_what_cannot_be_read_is_refused_in_words(load: Reader, kafka: Kafka):
+def test_errors_say_why_a_query_cannot_be_read(load: Reader, kafka: Kafka):
     topic = kafka.topic("words", partitions=2, config=KEEP)
     produce(kafka, topic, 5, start_ms=1_000_000)
     missing = kafka.name("missing")

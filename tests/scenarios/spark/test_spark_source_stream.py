@@ -30,7 +30,7 @@ class Stream:
         barnabas.spark.register(spark)
 
     def run(self, *, once: bool = False, **options: object) -> StreamingQuery:
-        """To the end of what is there."""
+        """Run the query until all present records are read."""
         reader = self._spark.readStream.format("barnabas").option("kafka.bootstrap.servers", self._kafka.bootstrap)
         for name, value in options.items():
             reader = reader.option(name, str(value))
@@ -44,7 +44,7 @@ class Stream:
         return len(list(self._folder.glob("rows/*.parquet")))
 
     def rows(self) -> list[tuple[int, int]]:
-        """(partition, offset) of all rows ever written."""
+        """Return (partition, offset) of all rows ever written."""
         frame = self._spark.read.parquet(f"{self._folder}/rows").select("partition", "offset")
         return sorted((row.partition, row.offset) for row in frame.collect())
 
@@ -71,7 +71,7 @@ def committed(kafka: Kafka, group: str, topic: str, partitions: int) -> list[int
 
 
 def create_once_gone(kafka: Kafka, topic: str) -> None:
-    """A deleted topic's name is free again a moment later."""
+    """Create the topic. The name of a deleted topic is free a moment later."""
     deadline_s = time.monotonic() + WAIT_S
     while True:
         try:
@@ -98,7 +98,7 @@ def test_a_query_reads_in_limited_steps_goes_on_after_restarts_and_finds_new_par
         "subscribe": topic,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": 20,
-        "minOffsetsPerTrigger": 20,  # never waited for: what is available now will not grow
+        "minOffsetsPerTrigger": 20,  # never waited for: the records of an AvailableNow run do not increase
         "kafka.group.id": group,
         **({"driverReadMaxRecords": 0} if by_tasks else {}),
     }
@@ -139,8 +139,8 @@ def test_lost_records_end_a_query_with_their_place_or_are_skipped(stream: Stream
     assert stream.rows() == [(0, offset) for offset in [*range(10), *range(15, 20)]]
 
 
-def test_a_topic_made_anew_is_noticed(stream: Stream, kafka: Kafka):
-    topic, stays = kafka.topic("anew"), kafka.topic("stays")
+def test_a_running_query_notices_a_topic_that_was_created_again(stream: Stream, kafka: Kafka):
+    topic, stays = kafka.topic("again"), kafka.topic("stays")
     produce(kafka, topic, 10)
     produce(kafka, stays, 1)
     options = {
@@ -209,7 +209,7 @@ def test_a_topic_that_is_not_there_ends_a_query_with_its_name(stream: Stream, ka
 def test_a_frame_that_outlives_its_batch_has_every_partition_though_spark_dropped_the_rows(
     spark: SparkSession, kafka: Kafka, tmp_path: Path
 ):
-    """Spark drops rows that were read on the driver with the next batch: whoever comes later reads them by a task."""
+    """With the next batch Spark drops the rows that the driver has read: later reads of the frame use a task."""
     barnabas.spark.register(spark)
     topic = kafka.topic("kept", partitions=3)
     for partition in range(3):

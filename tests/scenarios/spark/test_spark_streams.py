@@ -1,4 +1,4 @@
-"""What Streams users write, as the project of the documentation, by the fixtures that the documentation offers."""
+"""The documentation's project for users of Kafka Streams, with the fixtures that the documentation offers."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ NOON = datetime(2026, 5, 6, 12, 0)
 
 @pytest.fixture(scope="session")
 def pipeline_spark(spark: SparkSession) -> SparkSession:
-    """The one that all tests here share."""
+    """The session that all tests in this folder share."""
     return spark
 
 
@@ -81,8 +81,8 @@ def test_windows_joins_deduplication_timers_and_sql_run_in_one_project(
     assert [row["offset"] for row in streams.rows("payments", "offset")] == [0, 1, 2]
     with pytest.raises(AssertionError, match=r"orders has 5 rows, 1 were expected:\n- \{'id': 7\}\n\+ \{'id': 1\}"):
         streams.assert_rows("orders", [{"id": 7}])
-    told = [json.loads(line) for line in (streams.folder / ".barnabas" / "lineage.jsonl").read_text().splitlines()]
-    done = {each["job"]["name"]: each for each in told if each["eventType"] == "COMPLETE"}
+    events = [json.loads(line) for line in (streams.folder / ".barnabas" / "lineage.jsonl").read_text().splitlines()]
+    done = {each["job"]["name"]: each for each in events if each["eventType"] == "COMPLETE"}
     assert set(done) == {flow.rpartition(".")[2] for flow in flows}
 
     def inputs(flow: str) -> list[str]:

@@ -71,7 +71,7 @@ def test_queries_read_the_store_and_the_rest_from_brokers(spark: SparkSession, s
     assert count == last + 1 >= 1_000
 
 
-def test_what_a_query_would_read_is_told_without_reading(store: tuple[Cluster, str]) -> None:
+def test_explain_describes_a_query_without_reading(store: tuple[Cluster, str]) -> None:
     cluster, _ = store
     wait_until(lambda: local_start(cluster, "history") >= 1_000, timeout_s=60)
     options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": "history"}
@@ -94,7 +94,7 @@ def test_what_a_query_would_read_is_told_without_reading(store: tuple[Cluster, s
 def test_table_has_every_record_of_the_store_and_of_the_tail_once(
     spark: SparkSession, store: tuple[Cluster, str], kind: str, mode: str, tmp_path: Path
 ) -> None:
-    """Batches end before the border, begin behind it, and one has it in the middle."""
+    """Batches end before the border of the tier, begin behind it, and one has it in the middle."""
     cluster, _ = store
     topic, keys, count = f"table-{kind}", 100, 2_000
     cluster.create_topic(topic, partitions=1, config=TIERED)

@@ -1,4 +1,5 @@
-"""Topics as tables: every record in the table once, whoever dies, and readers that need nothing of ours."""
+"""Topics as tables: every record is in the table once, whichever process dies, and other programs read the table without
+barnabas."""
 
 import math
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class Killed(BaseException):
 
 
 def dying(publish: Callable[..., None], *, of: str) -> Callable[..., None]:
-    """Instead of publishing into the table of this name."""
+    """Let the driver die instead of publishing into the table of this name."""
 
     def die_or_publish(self: Any, items: Any, batch: Any) -> None:
         if self.path.endswith(f"/{of}"):
@@ -91,7 +92,7 @@ def test_compacted_topic_becomes_the_last_row_of_each_key_and_tombstones_delete(
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_changes_of_debezium_keep_a_table_as_its_source_is(tables: Tables, kind: str) -> None:
+def test_changes_of_debezium_keep_a_table_equal_to_its_source(tables: Tables, kind: str) -> None:
     table = tables.define("cdc", format=kind, mode="upsert", key=("id", "at"), envelope="debezium")
 
     def change(op: str, before: object, after: object) -> Record:
@@ -105,7 +106,7 @@ def test_changes_of_debezium_keep_a_table_as_its_source_is(tables: Tables, kind:
     assert [(row["id"], row["v"], row["w"]) for row in polars_rows(table)] == [(1, 2, "new")]
 
 
-def test_records_that_do_not_fit_are_in_a_table_of_their_own_once_whoever_dies(
+def test_records_that_do_not_fit_are_in_the_table_of_errors_once_when_drivers_die(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tables.define("bad", partitions=2)
@@ -160,7 +161,7 @@ def test_driver_that_was_believed_dead_adds_nothing(
 
 
 def test_delta_refuses_the_second_of_two_commits_from_the_same_place(tmp_path: Path) -> None:
-    """Both have looked before either commits: the log itself has to tell them apart."""
+    """Both have read the table before either commits: Delta's log itself has to refuse the second one."""
     columns = StructType().add("n", "long")
     one, two = (DeltaTarget(str(tmp_path), columns, [], {}) for _ in range(2))
     one.publish([], Span({"p": -1}, {"p": 5}))
@@ -191,9 +192,9 @@ def test_rebuilt_table_has_the_topic_again_and_no_column_that_only_old_records_h
 
 
 def test_topic_that_was_made_again_stops_its_table(tables: Tables) -> None:
-    table = tables.define("anew", schema="raw")
+    table = tables.define("again", schema="raw")
     other = replace(table, topic_id="0" * 32)
-    with pytest.raises(TableStopped, match=r"was deleted and made again.*tables rebuild anew"):
+    with pytest.raises(TableStopped, match=r"was deleted and made again.*tables rebuild again"):
         tables.fill(other)
 
 
@@ -241,7 +242,7 @@ def test_numbers_of_json_are_bigint_only_where_all_are_written_without_a_fractio
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_run_that_ends_reads_on_past_a_batch_that_has_no_row(tables: Tables, mode: str) -> None:
-    """Of an aborted transaction, of which there are more records than fit a batch."""
+    """The topic has more records of an aborted transaction than fit a batch."""
     table = tables.define(f"aborted-{mode}", mode=mode)
     producer = Producer({"bootstrap.servers": tables.kafka.bootstrap, "transactional.id": table.topic})
     producer.init_transactions(60)
@@ -251,13 +252,13 @@ def test_run_that_ends_reads_on_past_a_batch_that_has_no_row(tables: Tables, mod
     assert producer.flush(60) == 0
     producer.abort_transaction(60)
     tables.produce(table, ("a", {"n": 1}, 0), ("b", {"n": 2}, 0))
-    told: list[str] = []
+    lines: list[str] = []
     settings = {"bootstrap.servers": tables.kafka.bootstrap}
     options = RunOptions(once=True, records_max=4, names=(table.name,))
     with Catalogue(client_config(tables.kafka.bootstrap)) as catalogue:
         catalogue.define(table)
         try:
-            assert Runner(tables.spark, settings, options, tell=told.append).run(), told
+            assert Runner(tables.spark, settings, options, tell=lines.append).run(), lines
         finally:
             catalogue.remove(table.name)
     assert sorted(row["n"] for row in polars_rows(table)) == [1, 2]
@@ -267,7 +268,7 @@ def test_run_that_ends_reads_on_past_a_batch_that_has_no_row(tables: Tables, mod
 def test_record_whose_time_no_table_has_is_an_error_and_the_others_are_rows(
     tables: Tables, kind: str, schema: str, mode: str
 ) -> None:
-    """Of a producer that takes microseconds for milliseconds."""
+    """The producer takes microseconds for milliseconds."""
     table = tables.define(f"time-{kind}", format=kind, schema=schema, mode=mode)
     producer = Producer({"bootstrap.servers": tables.kafka.bootstrap})
     producer.produce(table.topic, b'{"n": 1}', key=b"a", timestamp=1_790_000_000_000)

@@ -1,4 +1,4 @@
-"""`barnabas tables` as a user has it: tables that are added, filled, looked at, paused, and go on after what stopped them."""
+"""`barnabas tables` as a user runs it: tables are added, filled, described, paused, and go on after they have stopped."""
 
 import io
 import json
@@ -50,7 +50,7 @@ class User:
 def user(kafka: Kafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
     @contextmanager
     def session(master: str) -> Iterator[SparkSession]:
-        """That of all tests: another would take seconds to start."""
+        """Return the session of all tests: another one would take seconds to start."""
         yield spark
 
     monkeypatch.setattr(command, "session", session)
@@ -114,7 +114,7 @@ def _defined(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "state"}
 
 
-def test_table_that_cannot_go_on_says_why_and_the_others_do(
+def test_table_that_stops_says_why_and_the_others_go_on(
     spark: SparkSession, kafka: Kafka, user: User, tmp_path: Path
 ) -> None:
     tables = Tables(spark, kafka, tmp_path)
@@ -134,7 +134,7 @@ def test_table_that_cannot_go_on_says_why_and_the_others_do(
     assert "partition 0, offset 1: value: not JSON" in described["error"]
 
 
-def test_run_says_that_a_definition_cannot_be_read_and_is_not_well(kafka: Kafka, user: User) -> None:
+def test_run_reports_an_unreadable_definition_and_fails(kafka: Kafka, user: User) -> None:
     with Catalogue(client_config(kafka.bootstrap)) as catalogue:
         catalogue._write(["table", "newer"], b'{"version": 2}')
         try:
@@ -144,7 +144,7 @@ def test_run_says_that_a_definition_cannot_be_read_and_is_not_well(kafka: Kafka,
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_small_files_are_put_together_and_what_is_old_goes(
+def test_small_files_are_compacted_and_old_versions_removed(
     spark: SparkSession, kafka: Kafka, tmp_path: Path, kind: str
 ) -> None:
     tables = Tables(spark, kafka, tmp_path)
@@ -189,8 +189,8 @@ def test_an_iceberg_table_keeps_no_more_snapshots_than_a_commit_can_carry(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"format": "deltta"}, "--format is one of delta, iceberg, not 'deltta'; did you mean delta?"),
-        ({"url": ""}, "--to names the table's folder"),
+        ({"format": "deltta"}, "--format 'deltta' is not valid: use one of delta, iceberg; did you mean delta?"),
+        ({"url": ""}, "--to must name the table's folder"),
         ({"key": ("id",)}, "are for --mode upsert"),
         ({"mode": "upsert", "schema": "raw", "key": ("id",)}, "raw has no columns"),
         ({"schema": "registry"}, "needs --schema-registry URL"),
@@ -203,12 +203,12 @@ def test_an_iceberg_table_keeps_no_more_snapshots_than_a_commit_can_carry(
         ({"name": "a b"}, "--name 'a b'"),
     ],
 )
-def test_tables_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+def test_invalid_definitions_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(BadDefinition, match=re.escape(said)):
         checked(Definition(**{"name": "orders", "topic": "orders", "url": "/lake/orders", **given}))
 
 
-def test_definition_that_this_program_cannot_read_is_listed_and_nothing_else_suffers() -> None:
+def test_unreadable_definition_is_listed_and_the_others_are_read() -> None:
     known = Known()
     good = checked(Definition(name="orders", topic="orders", url="/lake/orders", key=("id",), mode="upsert"))
     known.replay(b'["table", "orders"]', good.to_json())
@@ -224,7 +224,7 @@ def test_definition_that_this_program_cannot_read_is_listed_and_nothing_else_suf
 def test_every_command_of_the_document_runs(
     kafka_cluster: Callable[..., Cluster], user: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process: a Spark for each `run` would take too long."""
+    """Runs in this process: a Spark for each `run` would take too long."""
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[3] / "docs" / "tables.md").read_text()
     text = text.replace("127.0.0.1:9092", kafka_cluster(brokers=1).bootstrap)

@@ -1,4 +1,4 @@
-"""What Arrow reads of JSON in place of Spark: the same rows, and no field that is missed."""
+"""JSON that Arrow reads in place of Spark: the same rows, and no field is missed."""
 
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def records(values: list[bytes | None]) -> pyarrow.RecordBatch:
 
 
 def split(values: list[bytes | None], direct: Direct) -> tuple[dict[int, dict[str, Any]], list[int]]:
-    """Rows by offset; and the offsets that are left over."""
+    """Return the rows by offset, and the offsets that are left over."""
     rows, rest = DirectReader(direct).split(records(values))
     found = {row.pop("at"): row for batch in rows for row in batch.to_pylist()}
     return found, [offset for batch in rest for offset in batch.column("offset").to_pylist()]
@@ -106,7 +106,7 @@ def split(values: list[bytes | None], direct: Direct) -> tuple[dict[int, dict[st
 BESIDE = (("at", "offset"),)
 
 
-def test_what_is_read_directly_is_what_spark_reads_and_shows_no_new_field(spark: SparkSession) -> None:
+def test_direct_reads_equal_those_of_spark_and_leave_new_fields_over(spark: SparkSession) -> None:
     texts = [*PLAIN, *OTHERS]
     whole = decode(spark.createDataFrame([Row(value=text.encode()) for text in texts]), Json(KNOWN))
     by_spark = {bytes(row["value"]): row for row in whole.collect()}
@@ -123,7 +123,7 @@ def test_what_is_read_directly_is_what_spark_reads_and_shows_no_new_field(spark:
 
 
 def test_records_among_many_are_each_in_the_rows_or_left_over_at_their_own_offset() -> None:
-    """Also where a text goes on in the next record, or has two: in number they would come out even."""
+    """Also if a text goes on in the next record, or has two objects: the number of rows would be right by accident."""
     values: list[bytes | None] = [b'{"a": %d}' % number for number in range(20_000)]
     values[5000], values[5001] = b'{"l": [{}', b"{}]}"
     values[5002] = b'{"a": 1}{"a": 2}'
@@ -156,8 +156,8 @@ def test_changes_without_a_key_and_tombstones_are_left_over(json: StructType | N
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_first_batch_becomes_a_table_as_if_all_of_it_had_been_looked_at_first(tables: Tables, kind: str) -> None:
-    """What the first records of each partition show is not all that there is: types widen, fields come."""
+def test_columns_of_the_first_batch_come_from_all_of_its_records(tables: Tables, kind: str) -> None:
+    """The first records of each partition do not show everything: types widen, and fields are added."""
     table = tables.define("first", partitions=2, format=kind, on_error="stop")
     tables.produce(table, *(("k", {"n": n, "m": n, "s": {"x": n}}, n % 2) for n in range(2100)))
     tables.produce(table, ("k", {"n": 1.5, "m": "text", "s": {"x": 1, "y": True}, "b": [1]}, 1))

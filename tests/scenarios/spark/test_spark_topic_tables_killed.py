@@ -1,4 +1,5 @@
-"""Tables in a bucket counted row by row against their topics, while what fills them is killed. Minutes: `make soak`."""
+"""Tables in a bucket compared row by row with their topics, while the processes that fill them are killed. Minutes: `make
+soak`."""
 
 import contextlib
 import os
@@ -35,7 +36,7 @@ KEYS = 200
 
 @contextlib.contextmanager
 def running(bootstrap: str, folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """`barnabas tables run`, with a Spark of its own, which goes with it: two executors, each a process."""
+    """Run `barnabas tables run` with a Spark of its own, which ends with it: two executors, each a process."""
     program = [str(Path(sys.executable).parent / "barnabas"), "tables", "run", "--bootstrap-server", bootstrap]
     options = ["--master", "local-cluster[2,1,1024]", "--interval", "0.5", "--batch-records", "2000"]
     with open(folder / "run.log", "ab") as log:
@@ -61,7 +62,7 @@ def running(bootstrap: str, folder: Path, environment: dict[str, str]) -> Iterat
 
 
 def kill_an_executor(run: subprocess.Popen[bytes], rng: random.Random) -> None:
-    """Spark starts another one, and its tasks again."""
+    """Kill an executor: Spark starts another one, and its tasks again."""
 
     def executors() -> list[psutil.Process]:
         found = []
@@ -76,14 +77,14 @@ def kill_an_executor(run: subprocess.Popen[bytes], rng: random.Random) -> None:
 
 
 class Store:
-    """S3 behind a door."""
+    """A server of S3 behind a proxy that can refuse requests."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         host, _, port = environment["AWS_ENDPOINT_URL"].removeprefix("http://").rpartition(":")
         self._address = (host, int(port))
         self._refuses = False
         self.proxy = Proxy(self._target)
-        #: For those who are to notice.
+        #: Environment of the processes under test, whose requests go through the proxy.
         self.environment = environment | {"AWS_ENDPOINT_URL": f"http://{self.proxy.address}"}
 
     def _target(self) -> tuple[str, int]:
@@ -102,7 +103,7 @@ class Store:
 
 
 def write(bootstrap: str, topics: list[str], stopped: threading.Event, rng: random.Random) -> None:
-    """Rows, tombstones and now and then bytes that do not fit, to all topics."""
+    """Write rows, tombstones and now and then bytes that do not fit to all topics."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all"})
     number = 0
     while not stopped.wait(0.1):
@@ -117,7 +118,7 @@ def write(bootstrap: str, topics: list[str], stopped: threading.Event, rng: rand
 
 
 def records_of(bootstrap: str, topic: str) -> dict[tuple[int, int], tuple[bytes, bytes | None]]:
-    """What a consumer sees, by place."""
+    """Return the records that a consumer sees, by their place."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count", "auto.offset.reset": "earliest"})
     places = [TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)]
     ends = sum(consumer.get_watermark_offsets(place, timeout=60)[1] for place in places)
@@ -133,12 +134,12 @@ def records_of(bootstrap: str, topic: str) -> dict[tuple[int, int], tuple[bytes,
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_every_record_is_in_its_table_once_while_drivers_executors_and_brokers_are_killed_and_the_store_refuses(
+def test_every_record_is_in_its_table_once_while_processes_are_killed_and_the_store_refuses(
     kafka_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with s3_server("lake") as environment:
         for name, value in environment.items():
-            monkeypatch.setenv(name, value)  # for who counts
+            monkeypatch.setenv(name, value)  # for the comparison in this process
         store = Store(environment)
         try:
             count_under_kills(kafka_cluster(brokers=3), store, tmp_path)
@@ -189,7 +190,7 @@ def count_under_kills(cluster: Cluster, store: Store, tmp_path: Path) -> None:
 
 
 def is_complete(bootstrap: str, table: Definition) -> bool:
-    """Whether the table is as the topic; raises if it never can be."""
+    """Whether the table equals the topic; raises if it never can."""
     if place_of(table).columns() is None or place_of(table.errors()).columns() is None:
         return False
     records = records_of(bootstrap, table.topic)

@@ -1,4 +1,4 @@
-"""JSON of strangers as a table: fields of any name are columns, and one record that cannot be a row stops nothing."""
+"""JSON with any names as a table: fields of any name are columns, and a record that cannot be a row stops nothing."""
 
 import json
 from dataclasses import replace
@@ -121,8 +121,8 @@ def nested(levels: int) -> bytes:
 
 #: Values that no column could be made of at first sight, and the reason where they are no rows.
 STRANGE = {
-    b'{"n": 1, "x": NaN}': "field 'x' is new, and this record cannot give the table a column",
-    b'{"n": 1, "twice": 1, "twice": 2}': "field 'twice' is new, and this record cannot give the table a column",
+    b'{"n": 1, "x": NaN}': "field 'x' is new, and this record cannot add a column to the table",
+    b'{"n": 1, "twice": 1, "twice": 2}': "field 'twice' is new, and this record cannot add a column to the table",
     b'{"n": 1}{"n": 2}': "not JSON",
     b'{"n": 1} and more': "not JSON",
     b"{'n': 1}": "not JSON",
@@ -131,7 +131,7 @@ STRANGE = {
     nested(100_000): "not JSON",
     b"{"
     + b",".join(b'"id-%d": 1' % n for n in range(2500))
-    + b"}": "field 'id-0' is new, and this record cannot give the table a column",
+    + b"}": "field 'id-0' is new, and this record cannot add a column to the table",
 }
 
 
@@ -149,20 +149,20 @@ def test_records_that_readers_of_json_disagree_about_are_errors_and_lose_nothing
     assert not missing
     found = {row["_key"]: row for row in polars_rows(table)}
     assert (found[b"c"]["n"], filled.errors, len(found)) == (4, len(STRANGE) + 1, 4)
-    assert json.dumps(found[b"d"]["a"]).count("a") > 32, "what is deep is there, at some depth as text"
+    assert json.dumps(found[b"d"]["a"]).count("a") > 32, "deep values are in the table, from some depth on as text"
     assert found[b"e"]["wide"] == wide
     tables.produce(table, ("f", {"n": 9, "more": 1}, 0))
     assert tables.fill(table).rows == 1, "one record has not used up what the table may have"
 
 
-def test_times_that_an_iceberg_table_cannot_have_are_told_by_the_record(spark: SparkSession) -> None:
+def test_times_that_an_iceberg_table_cannot_have_are_errors_of_their_records(spark: SparkSession) -> None:
     beyond, fine = 253_402_300_800_000_000, 1_700_000_000_000_000
     frame = spark.sql(
         "SELECT timestamp_micros(at) AS t, t::timestamp_ntz AS n, date_from_unix_date(at div 86400000000) AS d "
         f"FROM VALUES ({beyond}L), ({fine}L), (null) AS rows(at)"
     )
-    wrong = [rows._untold(frame.schema[name], frame[name]) for name in frame.columns]
+    wrong = [rows._impossible_time(frame.schema[name], frame[name]) for name in frame.columns]
     found = [list(row) for row in frame.select(*[each for each in wrong if each is not None]).collect()]
     assert found[0] == [f"{name} is not in the years 1 to 9999, which an Iceberg table has" for name in "tnd"]
     assert found[1:] == [[None] * 3] * 2
-    assert rows._untold(StructField("x", StringType()), frame.t) is None
+    assert rows._impossible_time(StructField("x", StringType()), frame.t) is None

@@ -1,4 +1,4 @@
-"""Tables in a bucket, as `barnabas tables` makes them: the environment of the run says how it is reached, and nothing else."""
+"""Tables in a bucket, as `barnabas tables` makes them: all settings of the store come from the environment of the run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_table_in_a_bucket_has_every_record_and_grows_and_deletes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The tasks have the credentials from the run: the session was there before they were."""
+    """The tasks get the credentials from the run: the session was started before these were set."""
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
     tables = Tables(spark, kafka, tmp_path)
@@ -67,7 +67,7 @@ def test_table_in_a_bucket_has_every_record_and_grows_and_deletes(
     assert not list(tmp_path.rglob("*.parquet")), "nothing is on this disk"
 
 
-def test_what_the_catalog_says_of_the_store_comes_before_the_environment() -> None:
+def test_settings_of_the_catalog_win_over_the_environment() -> None:
     given = {
         "AWS_ENDPOINT_URL": "http://all",
         "AWS_ENDPOINT_URL_S3": "http://s3",

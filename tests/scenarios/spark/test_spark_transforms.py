@@ -1,4 +1,4 @@
-"""Connect's transforms on real DataFrames: what each does to rows, to nulls, and to a DataFrame that it does not fit."""
+"""Connect's transforms on real DataFrames: with rows, with nulls, and with a DataFrame that they do not fit."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -91,7 +91,7 @@ def test_the_same_transforms_work_on_the_columns_of_a_dataframe(records: DataFra
     assert dotted.select("`address.city`").first() == ("",)
 
 
-def test_a_value_that_does_not_fit_its_new_type_is_null_where_that_is_asked_for(records: DataFrame) -> None:
+def test_a_value_that_does_not_fit_its_new_type_is_null_with_on_error_null(records: DataFrame) -> None:
     cast = records.transform(Cast({"name": "int32", "address.zip": "int64"}, of="value", on_error="NULL"))
     order = values(cast)[0]
     assert order is not None
@@ -101,7 +101,7 @@ def test_a_value_that_does_not_fit_its_new_type_is_null_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_times_are_converted_in_utc_whatever_the_session_says(
+def test_times_are_converted_in_utc_in_every_time_zone_of_the_session(
     records: DataFrame, spark: SparkSession, zone: str
 ) -> None:
     pattern = "yyyy-MM-dd HH:mm:ss.SSS"
@@ -134,7 +134,7 @@ def test_times_are_converted_in_utc_whatever_the_session_says(
 
 
 def test_nanoseconds_become_the_microsecond_that_they_are_in(spark: SparkSession) -> None:
-    """A float has not all their digits: those of the last tenth of a microsecond were in the next one."""
+    """A float does not have all their digits: times in the last tenth of a microsecond became the next one."""
     given = [1_763_356_000_123_456_001, 1_763_356_000_123_456_950, 1_763_355_999_999_999_999, -1]
     frame = spark.createDataFrame([(number,) for number in given], "at long")
     made = frame.transform(
@@ -146,7 +146,7 @@ def test_nanoseconds_become_the_microsecond_that_they_are_in(spark: SparkSession
     assert [row["at"] for row in made.collect()] == [number // 1000 for number in given]
 
 
-def test_clocks_that_are_changed_where_the_session_is_change_no_time(spark: SparkSession) -> None:
+def test_clock_changes_in_the_time_zone_of_the_session_change_no_time(spark: SparkSession) -> None:
     """There and back again: `'Z'` in quotes is a letter, and Z is the zone."""
     text = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
     moments = {
@@ -189,7 +189,7 @@ def test_keys_come_from_values_and_single_fields_are_extracted_and_hoisted(recor
 
 def test_records_are_filtered_by_predicate_and_routed_by_name_and_by_content(records: DataFrame) -> None:
     assert records.transform(Filter(record_is_tombstone())).count() == 1
-    assert records.transform(Filter("value.amount > 10")).count() == 1  # what is not known to match stays
+    assert records.transform(Filter("value.amount > 10")).count() == 1  # a record for which the predicate is null stays
     assert records.transform(Filter(has_header_key("trace"), negate=True)).count() == 1
     routed = records.transform(RegexRouter("raw-(.*)", "clean.$1"))
     assert {row.topic for row in routed.collect()} == {"clean.orders"}
@@ -242,7 +242,7 @@ def test_a_transform_that_does_not_fit_says_which_field_before_anything_runs(
         records.transform(transform)
 
 
-def test_the_transforms_of_a_connector_are_taken_as_they_stand_in_its_settings(records: DataFrame) -> None:
+def test_the_transforms_of_a_connector_are_made_from_its_settings(records: DataFrame) -> None:
     package = "org.apache.kafka.connect.transforms."
     config = {
         "name": "shop-sink",
@@ -279,16 +279,14 @@ def test_the_transforms_of_a_connector_are_taken_as_they_stand_in_its_settings(r
     ("settings", "complaint"),
     [
         ({"type": "MaskField$Value"}, "transforms.x.fields is missing"),
-        ({"type": "MaskField$Value", "fields": "a", "feilds": "b"}, "not understood here: transforms.x.feilds"),
+        ({"type": "MaskField$Value", "fields": "a", "feilds": "b"}, "not supported here: transforms.x.feilds"),
         ({"type": "Nonesuch"}, "no transform 'Nonesuch'"),
         ({"type": "Filter"}, "Filter needs one of"),
         ({"type": "Flatten$Value", "predicate": "p"}, "only Filter takes a predicate"),
         ({"type": "ReplaceField$Value", "renames": "a"}, "'a' is not of the form a:b"),
     ],
 )
-def test_settings_of_a_connector_that_cannot_be_honoured_are_refused_by_name(
-    settings: dict[str, str], complaint: str
-) -> None:
+def test_unsupported_settings_of_a_connector_are_refused_by_name(settings: dict[str, str], complaint: str) -> None:
     config = {"transforms": "x"} | {f"transforms.x.{name}": value for name, value in settings.items()}
     with pytest.raises(TransformError, match=complaint):
         from_connect(config)

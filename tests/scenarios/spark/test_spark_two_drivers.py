@@ -1,4 +1,4 @@
-"""Two drivers of one query, each a Spark of its own: one that was taken for dead goes on in the middle of its batch."""
+"""Two drivers of one query, each with a Spark of its own: one that was believed dead goes on in the middle of its batch."""
 
 import json
 import sqlite3
@@ -41,7 +41,7 @@ class Drivers:
     sent: int = 0
 
     def produce(self) -> None:
-        """As many as a batch has."""
+        """Produce the records of one batch."""
         self.cluster.produce(INPUT, [str(number) for number in range(self.sent, self.sent + ROWS)])
         self.sent += ROWS
 
@@ -71,7 +71,7 @@ class Drivers:
         return (self.folder / f"{name}.log").read_text()
 
     def wait(self, name: str, process: "subprocess.Popen[bytes]", are_done: Callable[[], list[str]]) -> None:
-        """Until nothing is left to be done. A driver that has ended does nothing more."""
+        """Wait until a driver has finished all batches, or has ended."""
 
         def is_over() -> bool:
             return not are_done() or process.poll() is not None
@@ -80,7 +80,7 @@ class Drivers:
         assert not are_done(), f"{are_done()}: {self.log_of(name)[-5000:]}"
 
     def without_batch(self, number: int) -> list[str]:
-        """Sinks whose query has not noted yet that it has this batch."""
+        """Return the sinks whose query has not noted this batch yet."""
         return [name for name in self.sinks() if number not in batches_in(checkpoint_of(self.folder, name))]
 
     def not_held(self) -> list[str]:
@@ -110,7 +110,7 @@ class Drivers:
         raise AssertionError(name)
 
     def parquet_files(self) -> list[str]:
-        """Those that Spark's log of the folder names: nobody reads the others."""
+        """Return the files that Spark's log of the folder names: readers ignore the others."""
         logs = [each for each in (self.folder / "parquet" / "_spark_metadata").iterdir() if each.name[0].isdigit()]
         lines = [line for log in logs for line in log.read_text().splitlines()[1:]]  # the first one is the version
         return [json.loads(line)["path"].removeprefix("file://") for line in lines]
@@ -118,7 +118,7 @@ class Drivers:
 
 @pytest.mark.soak
 @pytest.mark.timeout(2400)
-def test_of_two_drivers_that_are_at_one_batch_one_shows_it_in_every_sink(tmp_path: Path) -> None:
+def test_one_of_two_drivers_with_the_same_batch_publishes_it_in_every_sink(tmp_path: Path) -> None:
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(brokers=1))
         for topic in (INPUT, OUTPUT):
@@ -136,8 +136,10 @@ def test_of_two_drivers_that_are_at_one_batch_one_shows_it_in_every_sink(tmp_pat
         drivers.wait("new", new, lambda: drivers.without_batch(2))
         (tmp_path / "go").touch()
         assert old.wait(WAIT_S) == 0, drivers.log_of("old")[-5000:]
-        told = drivers.log_of("old")
-        assert told.count("ended: ") == len(drivers.sinks()), f"every query of the old driver is told: {told[-5000:]}"
+        log = drivers.log_of("old")
+        assert log.count("ended: ") == len(drivers.sinks()), (
+            f"every query of the old driver has an error: {log[-5000:]}"
+        )
         drivers.produce()
         drivers.wait("new", new, lambda: drivers.without_batch(3))
         wrong = {name: numbers_differ(drivers.numbers_in(name), drivers.sent) for name in drivers.sinks()}

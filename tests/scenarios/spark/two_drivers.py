@@ -58,12 +58,12 @@ def checkpoint_of(folder: Path, name: str) -> Path:
 
 
 def batches_in(checkpoint: Path) -> set[int]:
-    """Those that Spark has noted as done."""
+    """Return the batches that Spark has noted as done."""
     return {int(each.name) for each in checkpoint.glob("commits/*") if each.name.isdigit()}
 
 
 def held_at(folder: Path, form: str) -> Path:
-    """A file that is there when the query with a sink of this format has stopped."""
+    """Return the file that exists when the query with a sink of this format has stopped."""
     return folder / f"{form}.held"
 
 
@@ -75,7 +75,7 @@ def wait_for_go(folder: Path, form: str) -> None:
 
 
 def held_table(source: type[DataSource], method: str, folder: Path) -> type[DataSource]:
-    """The format, whose driver stops at this method of its target."""
+    """Make the driver of this format stop at this method of its target."""
 
     class Writer(StreamWriter):
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -109,7 +109,7 @@ def held_topics(folder: Path) -> type[DataSource]:
 
 
 def held_rows(folder: Path, rows: Iterator[Any]) -> Iterator[Any]:
-    """Spark writes Parquet itself: there a task stops."""
+    """Make a task stop: Spark writes Parquet itself, so there is no method of ours to stop at."""
     for batch in rows:
         wait_for_go(folder, "parquet")
         yield batch
@@ -137,7 +137,7 @@ def rows_for(spark: SparkSession, name: str, settings: dict[str, str]) -> DataFr
 
 
 def drive(settings: dict[str, str]) -> None:
-    """All queries: of the old driver until each has ended somehow, of the new one until the process is killed."""
+    """Run all queries: those of the old driver until each has ended, those of the new one until the process is killed."""
     folder, is_old = Path(settings["folder"]), settings["holds"] != ""
     spark = session_of(settings, spark_environment(folder))
     if is_old:

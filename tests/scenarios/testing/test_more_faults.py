@@ -78,10 +78,10 @@ def test_throttled_producer_is_told_so(kafka: Kafka) -> None:
 def test_leader_whose_session_expires_is_replaced_and_comes_back(kafka: Kafka) -> None:
     topic, cluster = kafka.topic(), kafka.cluster
     leader = cluster.leader_of(topic)
-    registered = cluster.log(leader).count("is registered with epoch")
+    registered = cluster.log(leader).count("registered with epoch")
     cluster.expire_session(leader)
     assert produce(kafka.bootstrap, topic, 3) == [None] * 3
-    wait_until(lambda: cluster.log(leader).count("is registered with epoch") > registered, 60, what="its registration")
+    wait_until(lambda: cluster.log(leader).count("registered with epoch") > registered, 60, what="its registration")
     cluster.wait_for_isr(topic, 3)
     assert cluster.member(leader).running
 

@@ -288,8 +288,8 @@ def test_unreadable_store_is_skipped_unless_it_is_required(
 def test_wrong_options_are_refused() -> None:
     base = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
     for options, said in (
-        ({"tierReads": "perhaps"}, "neither auto, nor direct, nor never"),
-        ({"asOf": "yesterday"}, "neither a time"),
+        ({"tierReads": "perhaps"}, "use auto, direct or never"),
+        ({"asOf": "yesterday"}, "use a time"),
         ({"asOf": "2026-11-01T00:00"}, "no time zone"),
         ({"asOf": '{"t":{"0":-1}}'}, "the ends of the log move"),
         ({"asOf": "1", "endingOffsets": "latest"}, "give one of them"),

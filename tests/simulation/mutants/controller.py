@@ -127,7 +127,7 @@ MUTANTS = [
     Mutant(
         "what waits for the former life of a broker goes on waiting",
         "broker/zookeeper_client/features.py",
-        "if returned := {each for each in now if now[each] != before.get(each, now[each])}:",
+        "if returned := {broker for broker in now if now[broker] != before.get(broker, now[broker])}:",
         "if returned := set():",
         profile="answers",
         finding="seed 100108",

@@ -63,12 +63,12 @@ MUTANTS = [
     Mutant(
         "a batch that was taken is finished again with its transaction",
         "client/sending.py",
-        "                del self.unfinished[batch]  # at once: another one of this request may end the transaction\n",
+        "                del self.unfinished[batch]  # before the next batch, which may fail the transaction\n",
         "",
         finding="seed 40",
         profile="ambushes",
         test="unit/client/test_client_sending.py"
-        "::test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction",
+        "::test_accepted_batch_is_finished_once_if_another_of_its_request_fails_the_transaction",
     ),
     Mutant(
         "a partition that is not there is looked for without a pause and without an end",
@@ -78,7 +78,7 @@ MUTANTS = [
         "            if found is not None and all(part.leader >= 0 for part in found.partitions):\n"
         "                continue\n",
         test="unit/client/test_client_producer.py"
-        "::test_record_for_a_partition_that_is_not_there_fails_in_time_and_without_a_storm_of_questions",
+        "::test_record_for_a_missing_partition_fails_in_time_and_with_few_requests",
         why="producers of the simulation write to partitions that are there",
     ),
     Mutant(
@@ -166,8 +166,7 @@ MUTANTS = [
         "        self.consumer.assign({})\n        self._consumed, self._committed = {}, {}\n",
         "",
         profile="answers",
-        test="unit/client/test_client_group.py"
-        "::test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had",
+        test="unit/client/test_client_group.py::test_member_that_cannot_fetch_its_offsets_drops_its_old_partitions",
     ),
     Mutant(
         "members that share a client cannot beat while one of them joins",
@@ -183,7 +182,7 @@ MUTANTS = [
         "client/group.py",
         "                self.consumer.give_back(fetched)\n",
         "",
-        test="unit/client/test_client_group.py::test_records_of_a_poll_that_fails_are_there_at_the_next_one",
+        test="unit/client/test_client_group.py::test_records_of_a_failed_poll_are_returned_by_the_next_one",
         why="consumers of the simulation have a protocol of their own",
     ),
     Mutant(

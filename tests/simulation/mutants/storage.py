@@ -209,7 +209,7 @@ MUTANTS = [
         "the clean shutdown marker comes back with the power",
         "broker/storage",
         "            self._disk.unlink(path)\n"
-        "            # A power cut must not bring it back: logs would count as complete that were written to since.\n"
+        "            # A power cut must not bring the marker back: logs that were written to since would count as complete.\n"
         "            self._disk.fsync_dir(self.path)\n",
         "            self._disk.unlink(path)\n",
         finding="power cut 1",
@@ -218,8 +218,8 @@ MUTANTS = [
     Mutant(
         "leader epochs come from a file that knows of a lost truncation",
         "broker/storage",
-        "        self._epochs.truncate_from_end(first)\n        # Those above",
-        "        # Those above",
+        "        self._epochs.truncate_from_end(first)\n        # Later snapshots",
+        "        # Later snapshots",
         finding="power cut 2",
         world="storage",
     ),
@@ -357,19 +357,19 @@ MUTANTS = [
         "who appends again when a flush ends is forgotten where others came meanwhile",
         "broker/storage/log_flush.py",
         "            try:\n"
-        "                # Who is told may append again at once, and waits with those who came late.\n"
-        "                self._tell(waiters, fault)\n"
+        "                # A waiter may append again at once; it then waits with the late callers.\n"
+        "                self._notify(waiters, fault)\n"
         "            finally:\n"
         "                late, self._waiters = self._waiters or [], None\n"
         "                if late:\n"
         "                    self._start(late)\n",
         "            late, self._waiters = self._waiters or [], None\n"
-        "            self._tell(waiters, fault)\n"
+        "            self._notify(waiters, fault)\n"
         "            if late:\n"
         "                self._start(late)\n",
         finding="storage reading 1",
         world="storage",
-        test="unit/broker/storage/log/test_upkeep.py::test_those_who_append_again_when_a_flush_ends_are_told_of_the_next",
+        test="unit/broker/storage/log/test_upkeep.py::test_append_in_the_callback_of_a_flush_waits_for_the_next_flush",
     ),
     Mutant(
         "a sync that fails after the log was closed is told as a success",
@@ -399,7 +399,7 @@ MUTANTS = [
         finding="storage reading 2",
         world="storage",
         test="unit/broker/storage/log/test_recovery.py"
-        "::test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut",
+        "::test_segments_after_a_damaged_one_are_gone_for_good_before_it_is_cut",
     ),
     Mutant(
         "a cut reads files that the pool may have closed",
@@ -429,8 +429,7 @@ MUTANTS = [
         "",
         finding="KAFKA-18723",
         profile="answers",
-        test="unit/broker/storage/log/test_truncation.py"
-        "::test_part_of_an_answer_that_was_cut_is_not_sent_with_what_came_in_its_place",
+        test="unit/broker/storage/log/test_truncation.py::test_records_that_replaced_a_part_of_an_answer_are_not_sent",
     ),
     Mutant(
         "the index of aborted transactions is opened after the marker was written",

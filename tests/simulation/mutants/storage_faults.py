@@ -37,7 +37,9 @@ MUTANTS = [
     Mutant(
         "a segment whose records are all deleted is read whole for a timestamp",
         "broker/storage/log_read.py",
-        "    if start is None:\n        return None  # the log starts after all of it: DeleteRecords\n",
+        "    if start is None:\n"
+        "        return None  # DeleteRecords moved the log start past the end of this segment\n"
+        "    misses = 0\n",
         "",
         also=(
             (
@@ -123,14 +125,14 @@ MUTANTS = [
         finding="storage seed 1812",
         world="storage",
         test="unit/broker/storage/manager/test_log_manager.py"
-        "::test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted",
+        "::test_start_after_a_crash_saves_log_starts_before_recovery_points",
     ),
     # -- settings that change, and a process without a free descriptor
     Mutant(
         "a disk that fails as settings change keeps them from all other logs",
         "broker/storage/manager.py",
-        "            except LogDirFault as fault:\n                # The log has reported it. The others need",
-        "            except ZeroDivisionError as fault:\n                # The log has reported it. The others need",
+        "            except LogDirFault as fault:\n                # The log has reported it. The other logs",
+        "            except ZeroDivisionError as fault:\n                # The log has reported it. The other logs",
         finding="core 6",
         world="storage",
         test="unit/broker/storage/manager/test_failing_dirs.py"
@@ -149,9 +151,9 @@ MUTANTS = [
     Mutant(
         "a segment that could not be ended is taken for one with room",
         "broker/storage/segment.py",
-        "        last = self.time_index.last_entry  # opens both indexes, which then have room\n"
-        "        self._index_full = True  # if this fails",
-        "        self._index_full = True\n        last = self.time_index.last_entry  # if this fails",
+        "        last = self.time_index.last_entry  # opens both indexes, so that they have room\n"
+        "        self._index_full = True  # if the rest fails",
+        "        self._index_full = True\n        last = self.time_index.last_entry  # if the rest fails",
         finding="storage seed 1052",
         world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
@@ -181,7 +183,7 @@ MUTANTS = [
         "a follower knows the leader epochs of what it could not append",
         "broker/storage/appender.py",
         "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n"
-        "        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.\n"
+        "        # Only after the write: an append refused for want of a descriptor comes again, and must find the old epochs.\n"
         "        for header, _ in batches:\n"
         "            self._start_epoch(header.leader_epoch, header.base_offset)\n",
         "        for header, _ in batches:\n"
@@ -190,7 +192,7 @@ MUTANTS = [
         finding="core 20",
         world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
-        "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
+        "::test_leader_epochs_of_a_failed_append_are_unknown_until_it_is_repeated",
     ),
     Mutant(
         "a cut counts on a snapshot of producers from below the log start",
@@ -224,9 +226,9 @@ MUTANTS = [
     ),
     Mutant(
         "retention deletes the segments that a worker of the cleaner reads",
-        "broker/storage/manager.py",
-        "            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):\n",
-        "            if not log.config.is_compacted:\n",
+        "broker/storage/manager_upkeep.py",
+        "        if not log.config.is_compacted and not is_being_cleaned(log.partition):\n",
+        "        if not log.config.is_compacted:\n",
         finding="core 23",
         world="storage",
         test="unit/broker/storage/cleaner/test_cleaner.py"
@@ -291,8 +293,8 @@ MUTANTS = [
     Mutant(
         "a log that starts anew without a descriptor takes its directory with it",
         "broker/storage/truncation.py",
-        '        state.check_descriptors()\n        logger.info("dropping all of',
-        '        logger.info("dropping all of',
+        '        state.check_descriptors()\n        logger.info("[partition %s] dropping',
+        '        logger.info("[partition %s] dropping',
         finding="storage reading 3",
         world="storage",
         test="unit/broker/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
@@ -304,7 +306,7 @@ MUTANTS = [
         "            if False:\n",
         finding="storage seed 3",
         world="storage",
-        test="unit/broker/storage/log/test_descriptors.py::test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk",
+        test="unit/broker/storage/log/test_descriptors.py::test_restart_of_a_log_is_reported_when_its_bounds_are_on_disk",
     ),
     Mutant(
         "a repair of indexes that could not begin never ends",
@@ -313,7 +315,7 @@ MUTANTS = [
         "            pass  # no descriptor",
         finding="storage reading 3",
         world="storage",
-        test="unit/broker/storage/log/test_index_repair.py::test_repair_that_could_not_begin_is_begun_by_the_next_who_reads",
+        test="unit/broker/storage/log/test_index_repair.py::test_repair_that_could_not_begin_begins_with_the_next_read",
     ),
     Mutant(
         "a swap of compacted segments without a descriptor is left half done",
@@ -367,9 +369,9 @@ MUTANTS = [
     ),
     Mutant(
         "a deleted log is forgotten before there is a descriptor for the checkpoints",
-        "broker/storage/manager.py",
+        "broker/storage/manager_upkeep.py",
         "            if isinstance(error, OSError) and descriptors.are_exhausted(error):\n"
-        "                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(path))\n"
+        "                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(log_dir))\n"
         "                return\n",
         "",
         finding="tier reading 4",
@@ -399,7 +401,7 @@ MUTANTS = [
     Mutant(
         "segments that no descriptor was free to delete stay until the next start",
         "broker/storage/log_segments.py",
-        "                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk is well, and nobody else would delete them\n",
+        "                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk works, and no other code deletes the files\n",
         "                return\n",
         finding="tier reading 8",
         profile="scarce",
@@ -419,7 +421,9 @@ MUTANTS = [
     Mutant(
         "a compaction that had no descriptor begins again at once",
         "broker/storage/cleaner/cleaner.py",
-        "                    after_ms = self.settings.backoff_ms  # the log is as dirty as before: at once would be for ever\n",
+        "                    after_ms = (\n"
+        "                        self.settings.backoff_ms\n"
+        "                    )  # the log is as dirty as before: without a pause this would loop\n",
         "                    after_ms = 0\n",
         finding="scarcity 1",
         profile="scarce",
@@ -441,8 +445,8 @@ MUTANTS = [
         "broker/storage/manager.py",
         "            if not descriptors.are_exhausted(fault.cause):\n"
         "                raise\n"
-        "            # It is there, and the next start",
-        "            raise\n            # It is there, and the next start",
+        "            # The directory exists, and the next start",
+        "            raise\n            # The directory exists, and the next start",
         also=(
             (
                 "broker/storage/manager.py",
@@ -458,7 +462,7 @@ MUTANTS = [
     Mutant(
         "an index beside which the other cannot be opened keeps its descriptor",
         "broker/storage/segment.py",
-        "            self._release_indexes()  # one may be open: its map keeps a descriptor\n",
+        "            self._release_indexes()  # one of them may be open: its map keeps a descriptor\n",
         "            self._offset_index = self._time_index = None\n",
         finding="scarcity 4",
         profile="scarce",
@@ -504,7 +508,7 @@ MUTANTS = [
         ),
         finding="tier reading 11",
         world="storage",
-        test="unit/broker/storage/log/test_descriptors.py::test_segment_begins_with_what_is_known_of_producers_or_not_at_all",
+        test="unit/broker/storage/log/test_descriptors.py::test_segment_without_a_producer_snapshot_is_not_created",
         why="logs alone have no tier, and no whole broker of the simulation runs out of descriptors",
     ),
 ]

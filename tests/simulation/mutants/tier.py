@@ -209,7 +209,7 @@ MUTANTS = [
         profile="trimmed",
         world="tier",
         test="unit/broker/storage/log/test_tiered_log.py"
-        "::test_what_was_deleted_while_the_log_start_was_saved_does_not_hide_the_first_record",
+        "::test_deletion_while_the_log_start_is_saved_does_not_hide_the_first_record",
     ),
     Mutant(
         "a follower that is cut within the tier forgets what was open there",

@@ -105,7 +105,9 @@ MUTANTS = [
     Mutant(
         "a foreign notification ends the broker",
         "broker/zookeeper_client",
-        '        except Malformed as error:\n            log.error("ignoring %s/%s: %s", self._root, name, error)\n        except Exception:',
+        "        except Malformed as error:\n"
+        '            log.error("[notifications %s] ignoring %s, change the resource again: %s", self._root, name, error)\n'
+        "        except Exception:",
         "        except ZeroDivisionError:",
         profile="meetings",
         finding="R8",
@@ -183,7 +185,7 @@ MUTANTS = [
     Mutant(
         "a broker that returns without a restart knows topics for ever that were deleted meanwhile",
         "broker/zookeeper_client/deleted_topics.py",
-        "        if epochs != self._told_in:\n",
+        "        if epochs != self._checked_epochs:\n            self._checked_epochs = epochs\n",
         "        if False:\n",
         finding="core 7",
         profile="coincidences",
@@ -208,18 +210,18 @@ MUTANTS = [
         finding="chaos 3309",
         profile="coincidences",
         test="unit/broker/zookeeper_client/test_internal_topic.py"
-        "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
+        "::test_group_keeps_its_partition_while_the_controller_has_announced_only_some",
     ),
     # -- what strangers write into ZooKeeper
     Mutant(
         "somebody who deletes the place of notifications ends every broker",
         "broker/zookeeper_client/notifications.py",
-        "                except ZkError as error:\n                    # Somebody has deleted it",
-        "                except ZeroDivisionError as error:\n                    # Somebody has deleted it",
+        "                except ZkError as error:\n                    # A client has deleted or locked",
+        "                except ZeroDivisionError as error:\n                    # A client has deleted or locked",
         finding="core 11",
         profile="strangers",
         test="unit/broker/zookeeper_client/test_config_store.py"
-        "::test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications",
+        "::test_broker_continues_when_the_parent_of_notifications_was_deleted",
     ),
     Mutant(
         "an assignment in ZooKeeper that makes no sense takes the controller from the cluster, or deletes all replicas",

@@ -1,6 +1,6 @@
 """Every file operation of storage, of sending ranges, and of the embedded ZooKeeper goes through `base.host.disk`.
 
-The simulation runs them on a disk in memory: one call past the seam would touch a real file, and escape every fault.
+The simulation runs them on a disk in memory: a call that avoids it would touch a real file and escape all faults.
 """
 
 import ast
@@ -12,7 +12,7 @@ import pytest
 import barnabas
 
 SOURCE = Path(barnabas.__file__).parent
-#: A process of its own, the pipes to it, and a tool that prints files.
+#: A separate process, the pipes to it, and a tool that prints files.
 OUTSIDE = {"broker/storage/cleaner/worker.py", "broker/storage/cleaner/process.py"}
 EMBEDDED = ("store.py", "txnlog.py", "snapshot.py", "commit.py", "server.py")
 MODULES = sorted(
@@ -26,10 +26,10 @@ MODULES = sorted(
     if path.parent.name != "dump" and str(path.relative_to(SOURCE)) not in OUTSIDE
 )
 FILE_MODULES = {"fcntl", "glob", "io.open", "mmap", "shutil", "tempfile"}
-#: `dup` is of a socket.
+#: `dup` duplicates a socket.
 HARMLESS_OS = {"path", "urandom", "dup", "sep"}
 HARMLESS_PATH = {"abspath", "basename", "dirname", "join", "split", "splitext"}
-#: Methods of `pathlib.Path` that touch files. Those that `Disk` has too are looked at by their receiver.
+#: Methods of `pathlib.Path` that touch files. For those that `Disk` also has, the receiver is checked.
 PATH_ONLY = {
     "glob",
     "is_file",
@@ -99,6 +99,6 @@ def test_the_rule_sees_each_way_around(source: str) -> None:
     assert list(past_the_seam(ast.parse(source)))
 
 
-def test_the_rule_looks_at_what_it_should() -> None:
+def test_the_rule_covers_storage_and_zookeeper() -> None:
     assert len(MODULES) > 40
     assert "broker/storage/segment.py" in MODULES and "zookeeper/txnlog.py" in MODULES

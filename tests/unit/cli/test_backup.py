@@ -1,4 +1,4 @@
-"""What a backup of metadata holds survives its JSON, and what a restore would do is decided before anything is done."""
+"""A backup of metadata survives its JSON, and a restore is planned before anything is changed."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -61,13 +61,13 @@ def test_sealed_verifiers_need_the_same_secret() -> None:
         ({"acls": [{"resource_type": "MOON"}]}, "is damaged"),
     ],
 )
-def test_what_is_no_backup_is_refused(change: dict[str, object], words: str) -> None:
+def test_file_that_is_not_a_backup_is_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         from_json(to_json(document()) | change, what="f")
 
 
-class Told:
-    """A target that notes what it is asked to do."""
+class RecordingTarget:
+    """A target that records the requested operations."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
@@ -100,11 +100,15 @@ class Told:
         self.calls.append(("commit", group, dict(offsets)))
 
 
-def planned(present: Document, *, brokers: Iterable[int] = (), has_root: bool = True) -> tuple[plan.Plan, Told]:
-    told = Told()
-    made = plan.make(document(), present, told, told if has_root else None, brokers=frozenset(brokers), spread=False)
-    plan.add_offsets(made, document(), present, told.commit)
-    return made, told
+def planned(
+    present: Document, *, brokers: Iterable[int] = (), has_root: bool = True
+) -> tuple[plan.Plan, RecordingTarget]:
+    target = RecordingTarget()
+    made = plan.make(
+        document(), present, target, target if has_root else None, brokers=frozenset(brokers), spread=False
+    )
+    plan.add_offsets(made, document(), present, target.commit)
+    return made, target
 
 
 def carry_out(made: plan.Plan) -> None:
@@ -116,9 +120,9 @@ def carry_out(made: plan.Plan) -> None:
 
 
 def test_empty_cluster_gets_everything_and_topics_last() -> None:
-    made, told = planned(Document())
+    made, target = planned(Document())
     carry_out(made)
-    kinds = [call[0] for call in told.calls]
+    kinds = [call[0] for call in target.calls]
     assert kinds == ["cluster id", "producer ids", "scram", "broker", "broker", "quotas", "acls", "create", "commit"]
 
 
@@ -128,20 +132,20 @@ def test_restored_cluster_gets_nothing() -> None:
     assert planned(restored)[0] == plan.Plan()
 
 
-def test_only_what_differs_is_written() -> None:
+def test_restore_writes_only_differences() -> None:
     present = document()
     present.topics["orders"] = Topic("orders", "AAAAAAAAAAAAAAAAAAAAAQ", document().topics["orders"].partitions, {})
     present.acls = {PATTERN: frozenset({READ})}
-    made, told = planned(present)
+    made, target = planned(present)
     carry_out(made)
-    assert told.calls == [("acls", PATTERN, [WRITE]), ("topic", "orders", {"retention.ms": "1"})]
+    assert target.calls == [("acls", PATTERN, [WRITE]), ("topic", "orders", {"retention.ms": "1"})]
 
 
-def test_topic_of_another_id_or_size_stands_in_the_way() -> None:
+def test_topic_of_another_id_or_size_is_a_conflict() -> None:
     part = Partition((1,), (1,), 0)
     other_id = Document(topics={"orders": Topic("orders", "AAAAAAAAAAAAAAAAAAAAAg", (part, part), {})})
     assert "another id" in planned(other_id)[0].conflicts[0]
-    # Through brokers a topic cannot have the backup's id anyway.
+    # Through brokers a topic cannot get the backup's id anyway.
     assert planned(other_id, has_root=False)[0].conflicts == []
     smaller = Document(topics={"orders": Topic("orders", None, (part,), {})})
     assert "has 1 partitions, in the backup 2" in planned(smaller)[0].conflicts[0]

@@ -1,4 +1,4 @@
-"""Where replicas and leaders should be."""
+"""Proposals for places of replicas and leaders."""
 
 import random
 from collections import Counter
@@ -60,7 +60,7 @@ def test_replicas_are_spread_over_racks() -> None:
         assert len({racks[broker] for broker in replicas}) == 2
 
 
-def test_drained_broker_has_nothing_and_others_keep_what_they_have() -> None:
+def test_drained_broker_becomes_empty_and_others_keep_their_replicas() -> None:
     partitions = topic("t", (1, 2), (2, 3), (3, 1), (1, 2))
     proposal = propose(partitions, {1: None, 2: None, 3: None}, drain=[3], only_drain=True)
     assert all(3 not in replicas for replicas in after(partitions, proposal).values())
@@ -100,5 +100,5 @@ def test_proposal_keeps_every_replica_once_and_never_gets_worse(seed: int) -> No
         where: Partition(replicas, partitions[where].bytes, partitions[where].rate)
         for where, replicas in after(partitions, proposal).items()
     }
-    # What was carried out is not proposed anew.
+    # A finished move is not proposed again.
     assert propose(again, brokers).moves == 0

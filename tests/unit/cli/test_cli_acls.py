@@ -4,7 +4,7 @@ import pytest
 
 from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.cli._command import UsageError
-from barnabas.cli.acls import _Who, parse_operation, plan_acls
+from barnabas.cli.acls import _Subjects, parse_operation, plan_acls
 from barnabas.client.admin.acls import Ace, ResourcePattern
 
 TOPIC = ResourcePattern(AclResourceType.TOPIC, "t", PatternType.LITERAL)
@@ -16,11 +16,11 @@ def operations(plan: dict[ResourcePattern, list[Ace]], pattern: ResourcePattern)
     return {entry.operation.name for entry in plan[pattern]}
 
 
-def alice() -> _Who:
-    return _Who(["User:alice"], None, None, None)
+def alice() -> _Subjects:
+    return _Subjects(["User:alice"], None, None, None)
 
 
-def test_producer_and_consumer_get_what_they_need() -> None:
+def test_producer_and_consumer_get_the_rights_that_they_need() -> None:
     plan = plan_acls([TOPIC, GROUP, TXN], alice(), ["All"], producer=True, consumer=True, idempotent=True)
     assert operations(plan, TOPIC) == {"READ", "WRITE", "DESCRIBE", "CREATE"}
     assert operations(plan, GROUP) == {"READ"}
@@ -30,8 +30,8 @@ def test_producer_and_consumer_get_what_they_need() -> None:
 
 
 def test_hosts_default_to_all_and_multiply_with_principals() -> None:
-    who = _Who(["User:a", "User:b"], ["h1", "h2"], ["User:c"], None)
-    entries = plan_acls([TOPIC], who, ["read"], producer=False, consumer=False, idempotent=False)[TOPIC]
+    subjects = _Subjects(["User:a", "User:b"], ["h1", "h2"], ["User:c"], None)
+    entries = plan_acls([TOPIC], subjects, ["read"], producer=False, consumer=False, idempotent=False)[TOPIC]
     assert len(entries) == 5
     assert Ace("User:c", "*", AclOperation.READ, Permission.DENY) in entries
 
@@ -47,7 +47,7 @@ def test_operation_is_known_by_any_spelling(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Any", "Unknown", "Fly"])
-def test_operation_that_is_none_is_refused(text: str) -> None:
+def test_unknown_operation_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_operation(text)
 
@@ -59,6 +59,6 @@ def test_entries_are_printed_as_kafka_prints_them() -> None:
 
 
 def test_two_phase_commit_can_be_granted() -> None:
-    """T11: the tools did not know operation 15, which brokers ask for (KIP-939)."""
+    """The tools did not know operation 15, which brokers ask for (KIP-939)."""
     plan = plan_acls([TXN], alice(), ["TwoPhaseCommit"], producer=False, consumer=False, idempotent=False)
     assert plan == {TXN: [Ace("User:alice", "*", AclOperation.TWO_PHASE_COMMIT, Permission.ALLOW)]}

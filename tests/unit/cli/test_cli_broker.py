@@ -1,4 +1,4 @@
-"""How `barnabas broker` takes its settings."""
+"""How `barnabas broker` gets its settings."""
 
 import pytest
 

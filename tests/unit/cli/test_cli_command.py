@@ -186,7 +186,7 @@ def test_wrong_use_is_refused_before_anything_is_done(arguments: list[str], comp
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_cluster_that_is_not_there_is_told_in_one_line() -> None:
+def test_missing_cluster_is_reported_in_one_line() -> None:
     result = runner.invoke(app, ["topics", "--bootstrap-server", "127.0.0.1:1", "--list"])
     assert result.exit_code == 1
     assert result.output.strip() == "error: cannot connect to 127.0.0.1:1: Connection refused"

@@ -1,4 +1,4 @@
-"""Lines to records and records to lines, as Kafka's console tools have them."""
+"""Lines to records and records to lines, as in Kafka's console tools."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_missing_separator_is_an_error_with_its_line_or_ignored() -> None:
         {"key.separator": ""},
     ],
 )
-def test_separators_that_cannot_be_told_apart_are_refused(settings: dict[str, str]) -> None:
+def test_equal_separators_are_refused(settings: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         LineReader.of(settings)
 

@@ -1,4 +1,4 @@
-"""Where the command begins, before any sub-command is there to handle anything."""
+"""The entry point, before any sub-command is imported."""
 
 import gc
 import importlib
@@ -38,5 +38,5 @@ def test_up_starts_the_process_that_forks_brokers_before_it_imports_its_commands
     monkeypatch.setattr(fork_server, "fork_server", lambda: happened.append(("launcher", gc.isenabled())))
     monkeypatch.setattr(commands, "main", lambda: happened.append(("command", gc.isenabled())))
     entry.main()
-    # Garbage is looked for while a command runs, not while modules are imported.
+    # Garbage collection runs during a command, but not during imports.
     assert happened == [("launcher", False)] * launched + [("command", True)]

@@ -14,8 +14,8 @@ from barnabas.cli._tool import warn_of_unknown
 from barnabas.cli.main import app
 
 
-def told(*arguments: str) -> tuple[int, str]:
-    """The exit status, and the line on stderr."""
+def run_tool(*arguments: str) -> tuple[int, str]:
+    """Return the exit status, and the line on stderr."""
     result = CliRunner().invoke(app, list(arguments))
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1, result.stderr
@@ -39,31 +39,31 @@ def told(*arguments: str) -> tuple[int, str]:
         (["up", "--host", "0.0.0.0"], 1, "error: --host 0.0.0.0 listens on all addresses: give --advertised-host"),
     ],
 )
-def test_mistake_is_told_in_one_line(arguments: list[str], status: int, words: str) -> None:
-    code, line = told(*arguments)
+def test_mistake_is_reported_in_one_line(arguments: list[str], status: int, words: str) -> None:
+    code, line = run_tool(*arguments)
     assert (code, line[: len(words)]) == (status, words)
 
 
-def test_data_folder_that_cannot_be_used_is_told_before_anything_starts(
+def test_unusable_data_folder_is_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert told("up", "--data", str(file)) == (1, f"error: --data {file}: it is a file; name a folder")
+    assert run_tool("up", "--data", str(file)) == (1, f"error: --data {file}: it is a file; name a folder")
     below = file / "below"
-    assert told("up", "--data", str(below))[1] == f"error: --data {below}: it cannot be created: Not a directory"
+    assert run_tool("up", "--data", str(below))[1] == f"error: --data {below}: it cannot be created: Not a directory"
 
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write anywhere
-    assert told("up", "--data", str(tmp_path))[1] == (
+    assert run_tool("up", "--data", str(tmp_path))[1] == (
         f"error: --data {tmp_path}: you may not write there; choose another folder, or change its owner"
     )
 
 
 def test_folder_without_segments_cannot_be_dumped(tmp_path: Path) -> None:
-    assert "there are no segments in this folder" in told("dump-log", "--files", str(tmp_path))[1]
+    assert "there are no segments in this folder" in run_tool("dump-log", "--files", str(tmp_path))[1]
 
 
-def test_file_that_is_not_there_cannot_be_dumped() -> None:
+def test_missing_file_cannot_be_dumped() -> None:
     result = CliRunner().invoke(app, ["dump-log", "--files", "/nope"])
     assert (result.exit_code, result.stderr) == (1, "/nope cannot be dumped: there is no such file\n")
 
@@ -82,7 +82,7 @@ def test_misspelt_settings_of_topics_and_brokers_are_warned_of(capsys: pytest.Ca
     ]
 
 
-def test_person_who_waits_gets_a_word_and_a_script_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_a_terminal_and_not_in_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_progress, "PATIENCE_S", 0.0)
     terminal, said = io.StringIO(), threading.Event()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)

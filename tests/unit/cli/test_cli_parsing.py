@@ -1,4 +1,4 @@
-"""What tools make of their arguments and files."""
+"""How tools parse their arguments and files."""
 
 import pytest
 

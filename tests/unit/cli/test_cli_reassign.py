@@ -1,4 +1,4 @@
-"""Reassignments as data: what moves, and what is throttled for it."""
+"""Reassignments as data: the moves, and their throttles."""
 
 import json
 import random
@@ -75,7 +75,7 @@ def test_only_new_replicas_are_destinations() -> None:
     assert moving_brokers(found) == [1, 2, 3]
 
 
-def test_what_moves_already_keeps_its_sources() -> None:
+def test_move_in_progress_keeps_its_sources() -> None:
     ongoing = {T0: Reassignment(replicas=(1, 2, 3), adding=(3,), removing=(1,))}
     found = moves(ongoing, {T0: [4]}, {T0: [1, 2, 3]})
     assert found == {T0: Move(frozenset({1, 2}), frozenset({4}))}

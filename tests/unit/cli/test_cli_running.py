@@ -1,4 +1,4 @@
-"""What `barnabas status` and `down` know of the clusters of this machine, and what a cluster answers them."""
+"""How `barnabas status` and `down` find the clusters of this machine, and how a cluster answers them."""
 
 import json
 import os
@@ -26,11 +26,11 @@ SAID = {
 }
 
 
-def test_cluster_of_an_older_release_that_says_less_is_known() -> None:
+def test_registration_of_an_older_release_with_fewer_fields_is_read() -> None:
     assert Running.of(SAID).console is None
 
 
-def test_cluster_of_a_newer_release_that_says_more_is_known() -> None:
+def test_registration_of_a_newer_release_with_more_fields_is_read() -> None:
     assert Running.of({**SAID, "console": "http://127.0.0.1:8080", "moon": "full"}).console == "http://127.0.0.1:8080"
 
 
@@ -92,9 +92,7 @@ def said_to(reception: Reception, line: bytes) -> Any:
         b"x" * 65536,
     ],
 )
-def test_line_that_is_no_command_is_answered_with_an_error_and_the_cluster_goes_on(
-    reception: Reception, line: bytes
-) -> None:
+def test_invalid_command_gets_an_error_and_the_cluster_continues(reception: Reception, line: bytes) -> None:
     with reception:
         assert set(said_to(reception, line + (b"\n" if len(line) < 65536 else b""))) == {"error"}
         assert said_to(reception, b"") is None
@@ -102,7 +100,7 @@ def test_line_that_is_no_command_is_answered_with_an_error_and_the_cluster_goes_
         assert said_to(reception, b'{"do": "restart", "broker": 1}\n')["answer"]["pid"] == 4711
 
 
-def test_line_that_does_not_end_holds_the_cluster_up_for_a_bounded_time(
+def test_line_without_an_end_delays_the_cluster_for_a_bounded_time(
     reception: Reception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "_CONNECT_TIMEOUT_S", 0.5)

@@ -11,7 +11,7 @@ from barnabas.cli._tool import say, say_fields, table
 
 HEADERS = ("GROUP", "TOPIC", "CONSUMER-ID")
 ROWS = [("shop", "orders", "rdkafka-1ea9b1c8-0d4e-4a0e-8d0a-000000000000"), ("東京", "[red]", "-")]
-#: The cells, a blank on both sides of each, and four lines.
+#: The width of the cells, with a blank on both sides of each, and four lines.
 WIDTH = 5 + 6 + 44 + 2 * 3 + 4
 
 
@@ -43,7 +43,7 @@ def test_table_that_does_not_fit_loses_its_frame(monkeypatch: pytest.MonkeyPatch
 
 
 def test_table_on_a_narrow_terminal_is_folded_between_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 80 columns the words of a group's description were cut in two."""
+    """At 80 columns the words of a group's description were once cut in two."""
     assert shown(monkeypatch, 50, Terminal()) == [
         "GROUP TOPIC",
         "    CONSUMER-ID",
@@ -66,7 +66,7 @@ def fields(monkeypatch: pytest.MonkeyPatch, columns: int, stream: io.StringIO, l
 
 
 def test_line_of_fields_is_folded_between_them_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`topics --describe` at 80 columns was cut in the middle of words."""
+    """At 80 columns `topics --describe` was once cut in the middle of words."""
     line = "\tTopic: orders\tPartition: 0\tLeader: 1\tReplicas: 1,3,2\tIsr: 1,3,2\tElr: \tLastKnownElr: "
     assert fields(monkeypatch, 80, Terminal(), line) == [
         "  Topic: orders  Partition: 0  Leader: 1  Replicas: 1,3,2  Isr: 1,3,2"

@@ -1,4 +1,4 @@
-"""Where `barnabas console` takes its credentials for the schema registry from: never from its command line."""
+"""`barnabas console` takes its credentials for the schema registry from a file or the environment, never from arguments."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What each broker of a host has of its own, and their metrics as one page."""
+"""The own settings of each broker on a host, and their metrics as one page."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The process that forks clusters, while it is still importing."""
+"""The launcher while it is still importing."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from barnabas.cli.launcher import Launcher
 
 
 class Noting(Launcher):
-    """Starts nothing, and says what it would have started."""
+    """Starts nothing, and records what it would have started."""
 
     def __init__(self, commands_fd: int, events_fd: int) -> None:
         super().__init__(commands_fd, events_fd)
@@ -51,7 +51,7 @@ def test_zookeeper_starts_between_imports_and_brokers_after_the_last(commands: t
     assert running.started == ["zookeeper", "broker", "broker"]
 
 
-def test_a_launcher_whose_user_goes_while_it_imports_ends_at_once(tmp_path: Path) -> None:
+def test_launcher_whose_parent_ends_during_its_imports_ends_at_once(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     (tmp_path / "data").mkdir()
     os.write(writer, json.dumps({"remove": str(tmp_path / "data")}).encode() + b"\n")
@@ -64,7 +64,7 @@ def test_a_launcher_whose_user_goes_while_it_imports_ends_at_once(tmp_path: Path
     os.close(reader)
 
 
-def test_a_launcher_that_was_asked_for_nothing_is_not_waited_for() -> None:
+def test_exit_does_not_wait_for_an_unused_launcher() -> None:
     server = ForkServer()
     server.close()
     assert server._process.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""What `link check` says of what it saw at a source, and at the cluster that it is for."""
+"""The findings of `link check` about a source and a target."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_source_without_leader_epochs_or_topic_ids_is_followed_with_less_care():
     assert severities(old) == {"no-leader-epochs": Severity.WARNING, "no-topic-ids": Severity.WARNING}
 
 
-def test_no_topic_that_matches_stands_in_the_way():
+def test_link_without_a_matching_topic_is_an_error():
     nothing = source()
     nothing.topics = {}
     assert severities(nothing) == {"no-topics": Severity.ERROR}
@@ -93,7 +93,7 @@ def test_right_that_the_user_lacks_is_named(lacking: AclOperation, severity: Sev
     assert finding.severity is severity and lacking.name in finding.message
 
 
-def test_user_without_describe_on_the_cluster_is_told_what_is_lost():
+def test_finding_for_a_user_without_describe_names_the_loss():
     assert severities(source(cluster_operations=frozenset())) == {"missing-right": Severity.WARNING}
     assert severities(source(cluster_operations=frozenset({AclOperation.DESCRIBE}))) == {}
 
@@ -120,7 +120,7 @@ def test_settings_are_sorted_into_known_unknown_and_refused():
     assert severities(source(topic(settings={"cleanup.policy": "shred"}))) == {"refused-setting": Severity.ERROR}
 
 
-def test_groups_are_told_by_their_protocol():
+def test_groups_are_reported_by_their_protocol():
     kinds = {"s": "Share", "t": "Streams", "c": "Consumer", "o": "Classic"}
     groups = [GroupListing(name, "consumer", "Empty", kind) for name, kind in kinds.items()]
     seen = source(groups=groups)
@@ -132,7 +132,7 @@ def test_groups_are_told_by_their_protocol():
     assert next(row for row in rows(seen) if row.what == "groups' offsets").found == "2"
 
 
-def test_what_no_link_carries_is_told_with_the_way_to_make_it_anew():
+def test_data_that_no_link_carries_is_reported_with_the_way_to_create_it():
     seen = source(
         quotas=2,
         scram_users=["ann"],
@@ -159,7 +159,7 @@ def test_acls_by_prefix_are_named():
     assert "team-" in found(source(acls=acls))["acls"].message
 
 
-def test_what_the_source_does_not_say_is_told():
+def test_data_that_the_source_does_not_report_is_a_finding():
     assert severities(source(unread={"quotas": "CLUSTER_AUTHORIZATION_FAILED"})) == {"not-answered": Severity.NOTE}
 
 
@@ -188,7 +188,7 @@ def test_cluster_with_a_broker_that_has_no_links_cannot_take_one():
     assert "2" in found(source(), mixed)["no-links"].message
 
 
-def test_kinds_of_cluster_are_told_apart():
+def test_kinds_of_cluster_are_recognised():
     assert "KRaft" in kind_of(source(served=versions(features={"metadata.version": (1, 30)})))
     assert "ZooKeeper" in kind_of(source(served=versions(LeaderAndIsr=7)))
     assert kind_of(source(cluster_id="redpanda.1f")) == "Redpanda"

@@ -1,4 +1,4 @@
-"""What `migrate check` says of brokers and topics."""
+"""The findings of `migrate check` about brokers and topics."""
 
 from barnabas.base.words import ConfigSource
 from barnabas.cli.migrate import check_broker_settings, check_topic, check_versions
@@ -46,7 +46,7 @@ def test_kraft_cannot_be_moved():
     assert finding.level == "blocks" and "KRaft" in finding.text
 
 
-def test_plain_settings_are_taken():
+def test_plain_settings_are_accepted():
     assert blocks(num_partitions="3", log_retention_hours="24") == []
 
 

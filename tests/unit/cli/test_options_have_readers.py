@@ -1,4 +1,4 @@
-"""An option that a command accepts has code that reads it."""
+"""Every option that a command accepts is read by code."""
 
 import ast
 import importlib
@@ -11,7 +11,7 @@ import barnabas
 from barnabas.cli import zookeeper
 from barnabas.cli.main import COMMANDS
 from barnabas.zookeeper.config import ZooKeeperConfig
-from tests.unit.cli.test_cli_mistakes import told
+from tests.unit.cli.test_cli_mistakes import run_tool
 
 ROOT = Path(barnabas.__file__).parents[1]
 #: Options that need no reader, and why.
@@ -22,7 +22,7 @@ READ_ELSEWHERE = {
 
 
 def unread(code: str) -> set[str]:
-    """Parameters of `command` that its body never looks at."""
+    """Return parameters of `command` that its body never reads."""
     [command] = [each for each in ast.parse(code).body if isinstance(each, ast.FunctionDef) and each.name == "command"]
     names = (
         node.id
@@ -56,13 +56,15 @@ def test_each_option_of_the_embedded_zookeeper_has_a_reader() -> None:
     }
 
 
-def test_an_option_that_nobody_reads_is_found() -> None:
+def test_unread_option_is_found() -> None:
     assert unread("def command(a, b, *, c):\n    c = a\n") == {"b", "c"}
 
 
 @pytest.mark.parametrize("action", ["--alter", "--create", "--describe"])
 def test_a_setting_is_not_removed_by_the_topics_tool(action: str) -> None:
-    code, line = told("topics", "--bootstrap-server", "x:1", action, "--topic", "t", "--delete-config", "retention.ms")
+    code, line = run_tool(
+        "topics", "--bootstrap-server", "x:1", action, "--topic", "t", "--delete-config", "retention.ms"
+    )
     assert code == 1
     assert line.startswith('error: Option "[delete-config]" can\'t be used with option "[bootstrap-server]"')
     assert "barnabas configs --alter" in line

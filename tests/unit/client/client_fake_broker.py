@@ -15,7 +15,7 @@ from barnabas.wire.versions import API
 
 @dataclass
 class Call:
-    """One request as the broker saw it, with the means to answer it."""
+    """One request as the broker received it, and the means to answer it."""
 
     message: ApiMessage
     version: int
@@ -38,10 +38,10 @@ Handler = Callable[[Call], Awaitable[None] | None]
 
 @dataclass
 class FakeBroker:
-    """Serves every API at every version, by the handlers given; ApiVersions has a default one."""
+    """Serves every API at every version with the given handlers; ApiVersions has a default one."""
 
     handlers: dict[int, Handler] = field(default_factory=dict)
-    #: What ApiVersions says, by API key; all we know unless given.
+    #: The versions in ApiVersions by API key; by default all that this package supports.
     served: dict[int, tuple[int, int]] = field(
         default_factory=lambda: {key: (api.min_version, api.max_version) for key, api in API.items()}
     )
@@ -65,7 +65,7 @@ class FakeBroker:
             try:
                 await writer.wait_closed()
             except ConnectionError:
-                continue  # the peer was quicker
+                continue  # the peer disconnected first
 
     def drop_connections(self) -> None:
         for writer in self._writers:

@@ -1,4 +1,4 @@
-"""A cluster of one fake broker that keeps partitions in memory: enough to hold a producer and a consumer against."""
+"""A cluster of one fake broker that keeps partitions in memory: enough to test a producer and a consumer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,27 +50,27 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
 
 @dataclass
 class FakeCluster:
-    """Broker 1 leads everything. `produce_errors` are given to the next Produce requests, one each."""
+    """Broker 1 is leader of everything. The next Produce requests get one of `produce_errors` each."""
 
     topics: dict[str, int] = field(default_factory=lambda: {"t": 1})
     logs: dict[TopicPartition, bytearray] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     produced: list[Call] = field(default_factory=list)
-    #: As Kafka's brokers do, where they do not know the producer.
+    #: Like Kafka's brokers if they do not know the producer.
     takes_any_first_sequence: bool = False
     #: (producer id, epoch, first sequence) of every batch that was accepted.
     sequences: list[tuple[int, int, int]] = field(default_factory=list)
     produce_errors: list[ErrorCode] = field(default_factory=list)
-    #: Given to every fetch of a partition.
+    #: The error of every fetch of a partition.
     fetch_errors: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
     aborted: list[AbortedTransaction] = field(default_factory=list)
     #: Fetches below it are out of range.
     log_start: int = 0
     next_producer_id: int = 100
-    #: Topics without one go by their names.
+    #: Topics without an id are addressed by name.
     ids: dict[str, bytes] = field(default_factory=dict)
     broker: FakeBroker = field(default_factory=FakeBroker)
-    #: Brokers 2, 3, … Whoever adds them starts them.
+    #: Brokers 2, 3, … The test that adds them starts them.
     followers: list[FakeBroker] = field(default_factory=list)
     metadata_count: int = 0
 
@@ -84,7 +84,7 @@ class FakeCluster:
         }
 
     def run(self, scenario: Callable[[AsyncClient], Awaitable[None]], **config: Any) -> None:
-        """The scenario, with a client of this cluster, within twenty seconds."""
+        """Run the scenario with a client of this cluster, within twenty seconds."""
         settings = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "api_timeout_ms": 5_000} | config
 
         async def main() -> None:
@@ -157,7 +157,7 @@ class FakeCluster:
             call.reply(ProduceResponse(responses=answers))
 
     def _name(self, name: str, topic_id: bytes) -> str:
-        """Empty: there is no such topic any more."""
+        """Return an empty list, as for a deleted topic."""
         return name or next((known for known, own in self.ids.items() if own == topic_id), "")
 
     def _append(self, topic: str, part: PartitionProduceData, code: ErrorCode) -> PartitionProduceResponse:
@@ -245,7 +245,7 @@ class FakeCluster:
 
 
 def canned(answers: list[ApiMessage]) -> Callable[[Call], None]:
-    """Answers in the order given; the last one again and again."""
+    """Answer in the given order; repeat the last answer."""
 
     def handler(call: Call) -> None:
         call.reply(answers.pop(0) if len(answers) > 1 else answers[0])

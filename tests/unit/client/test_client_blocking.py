@@ -1,4 +1,4 @@
-"""The blocking client, from a thread of its own."""
+"""The blocking client, on a separate thread."""
 
 import asyncio
 import struct
@@ -114,7 +114,7 @@ def test_leader_that_moved_is_looked_up_again() -> None:
 
 
 def test_client_that_is_held_to_its_quota_waits_for_as_long_as_it_takes() -> None:
-    """Its answers name no partition then, which is not to say that there is none."""
+    """A throttled response names no partition, but that does not mean that the partition is missing."""
     fake = FakeCluster()
     fake.append("t", records(b"a"))
     real = fake.broker.handlers[FETCH]
@@ -136,7 +136,7 @@ def test_client_that_is_held_to_its_quota_waits_for_as_long_as_it_takes() -> Non
     in_thread(fake, body)
 
 
-def test_topic_that_does_not_exist_is_told_after_patience() -> None:
+def test_missing_topic_raises_after_the_time_limit() -> None:
     def body(config: ClientConfig) -> None:
         with (
             BlockingClient(ClientConfig(bootstrap=config.bootstrap, api_timeout_ms=60, retry_backoff_ms=5)) as client,
@@ -167,20 +167,20 @@ def test_nonsense_ends_the_connection(answer: bytes) -> None:
 
     def body(config: ClientConfig) -> None:
         connection = BlockingConnection(*config.bootstrap[0], config)
-        with pytest.raises(ConnectionLost, match="sent what is not a response"):
+        with pytest.raises(ConnectionLost, match="sent an invalid response"):
             connection.request(MetadataRequest(), MetadataResponse)
         assert connection.closed
 
     in_thread(fake, body)
 
 
-def test_nobody_there_is_told_with_the_address() -> None:
+def test_error_without_a_listener_names_the_address() -> None:
     with pytest.raises(ConnectionLost, match=r"cannot connect to 127\.0\.0\.1:1"):
         BlockingConnection("127.0.0.1", 1, ClientConfig())
 
 
 class Sessions:
-    """A broker that ends sessions after a while, and counts how often a client proved who it is."""
+    """A broker that ends sessions after a while, and counts how often a client authenticated."""
 
     def __init__(self, fake: FakeCluster, lifetime_ms: int) -> None:
         self.logins = 0
@@ -202,7 +202,7 @@ def with_login(config: ClientConfig) -> ClientConfig:
 
 
 def test_session_is_renewed_also_after_requests_that_get_no_answer() -> None:
-    """T10: a Produce with acks=0 counted as unanswered for ever, so the session was never renewed."""
+    """A Produce with acks=0 once counted as unanswered for ever, so the session was never renewed."""
     fake = FakeCluster()
     sessions = Sessions(fake, lifetime_ms=100)
 
@@ -218,8 +218,8 @@ def test_session_is_renewed_also_after_requests_that_get_no_answer() -> None:
                 writing.flush()
 
     in_thread(fake, body)
-    # The connection for metadata, and the one for produce requests: once when it was made, and before each later request. A
-    # busy machine may take so long in between that there is one more.
+    # The connection for metadata, and the one for produce requests: once when it was opened, and before each later request. On
+    # a busy machine there may be one more renewal.
     assert sessions.logins >= 1 + 3
 
 
@@ -239,7 +239,7 @@ def test_session_is_renewed_behind_the_answers_that_are_under_way() -> None:
     in_thread(fake, body)
 
 
-def test_answers_may_be_asked_for_in_any_order() -> None:
+def test_responses_can_be_received_in_any_order() -> None:
     fake = FakeCluster(topics={"a": 1, "b": 1})
 
     def body(config: ClientConfig) -> None:

@@ -132,20 +132,20 @@ def test_a_refusal_that_cannot_pass_names_the_partition(cluster: Cluster, client
         write_all(client, topic)
 
 
-def test_what_is_refused_for_too_long_is_given_up(cluster: Cluster, client: BlockingClient, topic: str) -> None:
+def test_batch_that_is_refused_for_too_long_is_given_up(cluster: Cluster, client: BlockingClient, topic: str) -> None:
     for broker in (1, 2):
         cluster.fail_api(broker, "Produce", error="NOT_ENOUGH_REPLICAS")
     with pytest.raises(DeadlineExceeded, match="not delivered in 200 ms: NOT_ENOUGH_REPLICAS"):
         write_all(client, topic, delivery_timeout_ms=200)
 
 
-def test_a_topic_that_is_not_there_is_waited_for_and_named(client: BlockingClient) -> None:
+def test_producer_waits_for_a_missing_topic_and_names_it(client: BlockingClient) -> None:
     with pytest.raises(ClientError, match=r"no\.such\.topic!"):
         producer(client, max_block_ms=100).partition_count("no.such.topic!")
 
 
-def test_a_partition_that_is_not_there_is_given_up_and_named(client: BlockingClient, topic: str) -> None:
-    """All partitions of the topic have leaders, but this is none of them: nobody may look for ever."""
+def test_batch_for_a_missing_partition_is_given_up_and_named(client: BlockingClient, topic: str) -> None:
+    """All partitions of the topic have leaders, but this partition does not exist: the producer must not look for ever."""
     with producer(client, delivery_timeout_ms=200) as writing:
         writing.send(batch(topic, PARTITIONS, 0))
         with pytest.raises(DeadlineExceeded, match=f"{topic}-{PARTITIONS}: not delivered in 200 ms"):
@@ -164,7 +164,7 @@ def test_batches_arrive_also_with_fewer_acks(client: BlockingClient, topic: str,
     assert_each_once_in_order(client, topic)
 
 
-def test_a_kept_transaction_is_ended_by_whoever_kept_it(client: BlockingClient, topic: str) -> None:
+def test_a_kept_transaction_is_ended_by_the_producer_that_kept_it(client: BlockingClient, topic: str) -> None:
     transactions = BlockingTransactions(client)
     names = [f"{topic}-{number}" for number in range(5)]
     for number, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""A client's knowledge of a cluster: where it comes from, when it is renewed, how long it is patient."""
+"""A client's metadata of a cluster: its source, its renewal, and how long the client waits for it."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ def test_topics_and_brokers_are_as_metadata_has_them() -> None:
     FakeCluster(topics={"a": 1, "b": 3}).run(scenario)
 
 
-def test_leaders_are_asked_for_once_while_they_are_known() -> None:
+def test_known_leaders_are_not_requested_again() -> None:
     fake = FakeCluster()
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -56,7 +56,7 @@ def test_leaders_are_asked_for_once_while_they_are_known() -> None:
     fake.run(scenario)
 
 
-def test_partition_that_does_not_exist_is_told_apart_from_one_without_a_leader() -> None:
+def test_missing_partition_has_another_error_than_one_without_a_leader() -> None:
     fake = FakeCluster()
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -87,11 +87,11 @@ async def test_second_bootstrap_server_is_tried_when_the_first_is_down() -> None
 
 
 def never(call: Call) -> None:
-    """As a broker that starts, and waits for the controller."""
+    """Behave like a starting broker that waits for the controller."""
 
 
 @pytest.mark.parametrize("operation", ["refresh, as doctor does", "metadata", "any", "coordinator"])
-def test_a_broker_that_takes_connections_and_answers_nothing_is_passed_over(
+def test_broker_that_accepts_connections_and_never_answers_is_skipped(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("barnabas.client.core._METADATA_PATIENCE_MS", 50)
@@ -145,7 +145,7 @@ def test_a_cluster_of_brokers_that_answer_nothing_fails_and_a_broker_that_answer
 async def test_the_cluster_may_change_while_a_client_looks_for_a_broker_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another task of the client has refreshed the metadata meanwhile."""
+    """Another task of the client has refreshed the metadata in the meantime."""
 
     async def link(broker_id: int) -> Connection:
         cluster.image = ClusterImage()
@@ -160,8 +160,8 @@ async def test_the_cluster_may_change_while_a_client_looks_for_a_broker_that_ans
         assert (await cluster.any_link()).address == f"{broker.host}:{broker.port}"
 
 
-def test_those_who_come_at_once_share_the_first_connection() -> None:
-    """A second one would be forgotten, and nobody would close it."""
+def test_concurrent_requests_share_the_first_connection() -> None:
+    """A second connection would be forgotten, and never be closed."""
 
     async def scenario(cluster: AsyncClient) -> None:
         links = await asyncio.gather(*(cluster.any_link() for _ in range(5)))
@@ -233,7 +233,7 @@ def test_coordinator_that_moved_is_looked_up_again() -> None:
     fake.run(scenario)
 
 
-def test_patience_ends_with_the_deadline_and_says_what_stood_in_the_way() -> None:
+def test_retries_end_at_the_deadline_with_the_last_error() -> None:
     fake = FakeCluster()
 
     async def refused() -> None:
@@ -273,7 +273,7 @@ def test_lost_connection_is_replaced_at_the_next_request() -> None:
 
 @pytest.mark.parametrize(("number", "operation"), [(15, AclOperation.TWO_PHASE_COMMIT), (99, AclOperation.UNKNOWN)])
 def test_entries_of_newer_operations_are_listed(number: int, operation: AclOperation) -> None:
-    """T11: a list with operation 15 in it raised ValueError; so would any that comes after it."""
+    """A list with operation 15 once raised ValueError; so would any later operation."""
     fake = FakeCluster()
     entry = AclDescription(principal="User:a", host="*", operation=number, permission_type=Permission.ALLOW)
     resource = DescribeAclsResource(

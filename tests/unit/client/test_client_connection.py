@@ -1,4 +1,4 @@
-"""One connection against a broker that answers well, late, out of order, or not at all."""
+"""One connection to a broker that answers well, late, out of order, or not at all."""
 
 import asyncio
 import struct
@@ -69,7 +69,7 @@ def test_response_class_is_found_when_it_is_not_given() -> None:
     run(scenario)
 
 
-def test_broker_that_lacks_our_api_versions_is_asked_again_in_a_version_that_it_has() -> None:
+def test_broker_without_our_api_versions_gets_a_version_that_it_supports() -> None:
     def old_broker(call: Call) -> None:
         if call.version > 2:
             refusal = ApiVersionsResponse(
@@ -182,7 +182,7 @@ def test_records_of_a_large_response_are_views_of_the_buffer_it_was_received_in(
     run(scenario)
 
 
-def test_room_of_a_large_response_is_used_again_when_nobody_looks_at_it() -> None:
+def test_buffer_of_a_large_response_is_reused_if_no_view_remains() -> None:
     sizes: list[int] = []
 
     def fetch(call: Call) -> None:
@@ -208,12 +208,12 @@ def test_room_of_a_large_response_is_used_again_when_nobody_looks_at_it() -> Non
             del first
             second = await view()
             assert id(second.obj) == room
-            third = await view()  # somebody still looks at the second
+            third = await view()  # a view of the second still exists
             assert id(third.obj) != room
             assert second == b"r" * 900_000
             assert third == b"r" * 1_000_100
             await connection.request(HeartbeatRequest(), HeartbeatResponse)
-            assert connection._spare is None  # it is given back once answers are small
+            assert connection._spare is None  # it is released once responses are small
             await end(connection)
 
     run(scenario)
@@ -221,7 +221,7 @@ def test_room_of_a_large_response_is_used_again_when_nobody_looks_at_it() -> Non
 
 @pytest.mark.parametrize("size", [10, 65_000, 65_520, 65_536, 70_000, 200_000])
 def test_responses_of_any_size_arrive_whole_whatever_the_pieces(size: int) -> None:
-    """Around the size at which a response gets a buffer of its own, in pieces that cut frames anywhere."""
+    """Sizes around that at which a response gets its own buffer, in pieces that cut frames anywhere."""
 
     async def fetch(call: Call) -> None:
         part = PartitionData(partition_index=0, records=b"r" * size)
@@ -258,7 +258,7 @@ def test_wrong_correlation_id_ends_the_connection() -> None:
     run(scenario)
 
 
-def test_response_past_the_size_limit_ends_the_connection_before_memory_is_taken() -> None:
+def test_response_above_the_size_limit_ends_the_connection_without_an_allocation() -> None:
     async def scenario() -> None:
         async with FakeBroker(
             handlers={METADATA: lambda call: call.reply_raw(struct.pack(">i", 2_000_000) + b"x" * 100)}
@@ -292,7 +292,7 @@ def test_garbage_in_a_response_is_an_error_of_that_request_and_ends_the_connecti
 
         async with FakeBroker(handlers={METADATA: garbage}) as broker:
             connection = await connect(broker)
-            with pytest.raises(ConnectionLost, match="sent what is not a response"):
+            with pytest.raises(ConnectionLost, match="sent an invalid response"):
                 await connection.request(MetadataRequest(), MetadataResponse)
             await connection.wait_closed()
 
@@ -332,7 +332,7 @@ def test_waiting_for_a_slot_counts_against_the_time_out() -> None:
     run(scenario)
 
 
-def test_peer_that_hangs_up_fails_what_was_unanswered() -> None:
+def test_peer_that_disconnects_fails_unanswered_requests() -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker:
             broker.handlers[HEARTBEAT] = lambda call: broker.drop_connections()
@@ -487,7 +487,7 @@ def test_damage_in_a_large_response_ends_the_connection() -> None:
 
         async with FakeBroker(handlers={3: garbage}) as broker:
             connection = await connect(broker)
-            with pytest.raises(ConnectionLost, match="not a response"):
+            with pytest.raises(ConnectionLost, match="invalid response"):
                 await connection.request(MetadataRequest(topics=None), MetadataResponse, version=9)
             assert connection.closed
 

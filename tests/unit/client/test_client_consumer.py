@@ -1,4 +1,4 @@
-"""A consumer returns what an application may see, and where it is."""
+"""A consumer returns the records that an application may see, and its position."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ async def read_all(consumer: Consumer, **options: int) -> list[bytes | None]:
 
 
 async def read_some(consumer: Consumer) -> list[bytes | None]:
-    """However long it takes until something comes."""
+    """Poll until records arrive, however long it takes."""
     values: list[bytes | None] = []
     while not values:
         values = await read_all(consumer)
@@ -137,7 +137,7 @@ def test_offset_out_of_range_is_an_error_where_no_reset_is_wanted() -> None:
     fake.run(scenario)
 
 
-def test_answers_for_partitions_that_were_taken_away_are_dropped() -> None:
+def test_results_for_partitions_that_were_unassigned_are_dropped() -> None:
     fake = FakeCluster(topics={"t": 2})
     fake.append("t", batch(b"x"), 0)
     fake.append("t", batch(b"y"), 1)
@@ -169,7 +169,7 @@ def test_lost_connection_is_survived() -> None:
 
 
 def test_partitions_that_have_moved_do_not_hold_back_those_that_have_not() -> None:
-    """Each of them was waited for, one after the other: after a fail-over, minutes for a broker of a thousand."""
+    """The client once waited for each of them in turn: after a fail-over, minutes for a broker with a thousand partitions."""
     fake = FakeCluster(topics={"t": 50})
     fake.append("t", batch(b"x"), 49)
     fake.fetch_errors = {TopicPartition("t", number): ErrorCode.NOT_LEADER_OR_FOLLOWER for number in range(49)}
@@ -185,7 +185,7 @@ def test_partitions_that_have_moved_do_not_hold_back_those_that_have_not() -> No
 
 
 def test_records_from_one_leader_are_not_lost_with_the_failure_of_another() -> None:
-    """Their positions had moved past them when the error was raised: whoever polled again never saw them."""
+    """Once, their positions had moved past them when the error was raised, so the next poll skipped them."""
     fake = FakeCluster(topics={"t": 2})
     fake.append("t", batch(b"x"))
 
@@ -208,7 +208,8 @@ def test_records_from_one_leader_are_not_lost_with_the_failure_of_another() -> N
 
 @pytest.mark.parametrize("trouble", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
 def test_leader_that_names_a_nearer_replica_is_obeyed(trouble: ErrorCode) -> None:
-    """KIP-392: a leader sends whoever has a rack away, without a record. A replica that is behind is no reason to reset."""
+    """KIP-392: a leader sends a consumer with a rack to a replica, without records. A replica that is behind causes no
+    reset."""
     fake = FakeCluster()
     fake.append("t", batch(b"x"))
     fetch = fake.broker.handlers[FETCH]
@@ -254,7 +255,7 @@ def test_leader_that_names_a_nearer_replica_is_obeyed(trouble: ErrorCode) -> Non
 
 
 def test_replica_that_came_since_the_last_metadata_is_looked_for() -> None:
-    """The leader gives no records to who is sent elsewhere: whoever does not know the place would ask it for ever."""
+    """A leader gives no records to a consumer that it sends elsewhere. One that does not know the replica must not loop."""
     fake = FakeCluster()
     fake.append("t", batch(b"x"))
     asked: list[str] = []
@@ -297,8 +298,8 @@ def test_next_position_is_past_batches_that_hold_nothing_to_see() -> None:
     assert fetched.next_position == 10
 
 
-def test_partition_without_a_leader_holds_nobody_back_and_the_time_limit_holds() -> None:
-    """U3, and its sibling: one partition without a leader stopped the fetches of all."""
+def test_partition_without_a_leader_delays_no_other_partition_nor_the_poll() -> None:
+    """One partition without a leader once stopped the fetches of all."""
     fake = FakeCluster(topics={"t": 1, "gone": 0})
     fake.append("t", batch(b"a"))
 

@@ -1,4 +1,4 @@
-"""Members of a group: who gets what, and what a member does when the coordinator has other ideas."""
+"""Members of a group: their assignments, and how a member reacts if the coordinator disagrees."""
 
 import asyncio
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def test_partitions_are_cut_into_ranges_and_the_first_members_get_one_more() -> 
     }
 
 
-def test_topic_goes_only_to_those_who_want_it() -> None:
+def test_topic_is_assigned_only_to_its_subscribers() -> None:
     plan = assign_range({"a": ["t", "u"], "b": ["t"]}, {"t": 2, "u": 2})
     assert plan == {
         "a": [TopicPartition("t", 0), TopicPartition("u", 0), TopicPartition("u", 1)],
@@ -65,7 +65,7 @@ def test_topic_that_does_not_exist_gives_nothing() -> None:
 
 
 class OneMemberGroup:
-    """A coordinator for a single member, who therefore leads: what it assigns, it gets."""
+    """A coordinator for a single member, which is therefore the leader and gets the assignment that it computes."""
 
     def __init__(self, fake: FakeCluster) -> None:
         self.generation = 0
@@ -186,7 +186,7 @@ def test_member_gets_its_id_joins_leads_reads_commits_and_leaves() -> None:
     assert group.left
 
 
-def test_member_resumes_from_what_was_committed() -> None:
+def test_member_resumes_at_its_committed_offsets() -> None:
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     group.committed = {0: 1}
@@ -200,7 +200,7 @@ def test_member_resumes_from_what_was_committed() -> None:
     fake.run(scenario)
 
 
-def test_only_what_was_consumed_is_committed() -> None:
+def test_only_consumed_offsets_are_committed() -> None:
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a", b"b", b"c"))
@@ -214,7 +214,7 @@ def test_only_what_was_consumed_is_committed() -> None:
     assert group.committed == {0: 1}
 
 
-def test_rebalance_told_by_a_heartbeat_makes_the_member_join_again() -> None:
+def test_heartbeat_that_reports_a_rebalance_makes_the_member_join_again() -> None:
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     group.heartbeats = [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS]
@@ -267,8 +267,8 @@ def test_commit_that_is_refused_for_good_is_raised() -> None:
 
 
 @pytest.mark.parametrize("how", ["raises", "is cancelled"])
-def test_records_of_a_poll_that_fails_are_there_at_the_next_one(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """What is consumed next would be committed, and with it the records that nobody has seen."""
+def test_records_of_a_failed_poll_are_returned_by_the_next_one(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Otherwise the next commit would include records that the application has not seen."""
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a", b"b"), 0)
@@ -278,7 +278,7 @@ def test_records_of_a_poll_that_fails_are_there_at_the_next_one(monkeypatch: pyt
             plain_poll = consumer.consumer.poll
 
             async def poll(timeout_ms: int) -> list[Fetched]:
-                """Returns records. By then the commit beside it has failed, or the caller waits no longer."""
+                """Return records. By then the commit beside it has failed, or the caller no longer waits."""
                 monkeypatch.undo()
                 while not (found := await plain_poll(100)):
                     pass
@@ -318,7 +318,7 @@ def test_static_member_does_not_leave() -> None:
 
 
 def test_idle_member_joins_again_when_the_group_rebalances() -> None:
-    """U1: a poll without an end did not notice that the group had moved on."""
+    """A poll without a time limit once did not notice that the group had rebalanced."""
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     group.heartbeats = [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS]
@@ -334,7 +334,7 @@ def test_idle_member_joins_again_when_the_group_rebalances() -> None:
     fake.run(scenario)
 
 
-def test_idle_member_commits_what_was_consumed() -> None:
+def test_idle_member_commits_consumed_offsets() -> None:
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a", b"b"))
@@ -372,7 +372,7 @@ def test_member_that_was_thrown_out_hands_out_nothing_before_it_has_joined_again
 def test_partitions_and_topics_that_are_added_are_read_from_their_start(
     matching: Callable[[str], bool] | None,
 ) -> None:
-    """U2. With auto.offset.reset=latest, too: what was written before the member noticed would be skipped."""
+    """Even with auto.offset.reset=latest: otherwise records from before the member noticed the topic would be skipped."""
     fake = FakeCluster()
     OneMemberGroup(fake)
 
@@ -390,7 +390,7 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_start(
     fake.run(scenario, metadata_max_age_ms=50)
 
 
-def test_topic_that_is_deleted_takes_no_other_from_the_member_and_is_read_when_it_is_back() -> None:
+def test_deleted_topic_does_not_affect_the_others_and_is_read_when_it_is_back() -> None:
     fake = FakeCluster(topics={"t": 1, "u": 1})
     OneMemberGroup(fake)
 
@@ -412,8 +412,7 @@ def test_topic_that_is_deleted_takes_no_other_from_the_member_and_is_read_when_i
     fake.run(scenario, metadata_max_age_ms=50, api_timeout_ms=300)
 
 
-def test_poll_ends_in_time_while_no_coordinator_is_there() -> None:
-    """U3."""
+def test_poll_ends_in_time_without_a_coordinator() -> None:
     fake = FakeCluster()
     OneMemberGroup(fake)
     none = Coordinator(key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -429,7 +428,7 @@ def test_poll_ends_in_time_while_no_coordinator_is_there() -> None:
 
 
 def test_topic_whose_offsets_cannot_be_committed_any_more_keeps_the_member_from_nothing() -> None:
-    """It was deleted with records of it consumed and not committed: each attempt to join again failed over that."""
+    """Its consumed records were not committed yet, and each attempt to join again once failed because of that."""
     fake = FakeCluster(topics={"t": 1, "u": 1})
     group = OneMemberGroup(fake)
     fake.append("u", records(b"a"))
@@ -454,8 +453,8 @@ async def until_joined(consumer: GroupConsumer, joins: int) -> None:
         await consumer.poll(10)
 
 
-def test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had() -> None:
-    """It went on with the partitions of the generation before, and committed them in the name of the new one."""
+def test_member_that_cannot_fetch_its_offsets_drops_its_old_partitions() -> None:
+    """It once continued with the partitions of the old generation, and committed them in the new one."""
     fake = FakeCluster(topics={"t": 2})
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a"))

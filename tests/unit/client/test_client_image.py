@@ -1,4 +1,4 @@
-"""What a client keeps of Metadata, and what it does not believe."""
+"""The metadata that a client keeps, and the metadata that it ignores."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def test_broker_that_answers_from_the_past_names_no_leader() -> None:
     assert epochs.checked(image(1, 6), is_whole=True).leader_of(P0) == 1
 
 
-def test_topic_that_was_made_anew_begins_with_its_own_epochs() -> None:
+def test_topic_that_was_created_again_begins_with_its_own_epochs() -> None:
     epochs = LeaderEpochs()
     epochs.checked(image(2, 5), is_whole=False)
     assert epochs.checked(image(1, 0, topic_id=b"b" * 16), is_whole=False).leader_of(P0) == 1
@@ -45,7 +45,7 @@ def test_partition_is_found_by_its_number_also_where_some_are_missing() -> None:
         assert epochs == [-1, 11, 13, -1]
 
 
-def test_partition_costs_the_same_however_many_there_are() -> None:
+def test_cost_of_a_partition_does_not_depend_on_their_number() -> None:
     class Counted(tuple[PartitionInfo, ...]):
         looked_through = 0
 

@@ -1,4 +1,4 @@
-"""Two members of a group that share a client, against a real broker: it carries out one request of a connection at a time."""
+"""Two members of a group that share a client, with a real broker, which processes one request of a connection at a time."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from barnabas.testing.cluster import Cluster
 
 
 def test_members_that_share_a_client_share_the_partitions_at_once() -> None:
-    """The JoinGroup of one waits for the other, which hears of it by its heartbeat."""
+    """The JoinGroup of one waits for the other, which learns of it by its heartbeat."""
     config = GroupConfig(group_id="g", session_timeout_ms=45_000, heartbeat_interval_ms=100)
 
     async def poll(consumer: GroupConsumer) -> None:

@@ -1,4 +1,4 @@
-"""A setting that is misspelt is told with the nearest name, not ignored."""
+"""A misspelt setting is reported with the nearest name, not ignored."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,15 +19,13 @@ from barnabas.client.settings import producer_config
 from tests.unit.client.client_fake_cluster import FakeCluster
 
 
-def test_producer_setting_that_nobody_knows_is_refused_with_the_nearest_name() -> None:
-    """U5."""
+def test_unknown_producer_setting_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"akcs is not a setting of a producer; did you mean acks\?"):
         names.require_known({"akcs": "all"}, names.PRODUCER, what="a producer")
     names.require_known({"acks": "all", "receive.buffer.bytes": "1"}, names.PRODUCER, what="a producer")
 
 
-def test_setting_of_a_tool_that_does_nothing_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    """H11."""
+def test_tool_warns_of_settings_without_effect_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     options("h:1", properties={"securty.protocol": "SSL", "client.id": "x", "metric.reporters": "y"})
     assert capsys.readouterr().err.splitlines() == [
         "warning: securty.protocol is not a setting of a client and is ignored; did you mean security.protocol?",
@@ -35,7 +33,7 @@ def test_setting_of_a_tool_that_does_nothing_is_told_on_stderr(capsys: pytest.Ca
     ]
 
 
-def test_misspelt_properties_of_the_console_tools_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_tools_report_misspelt_properties(capsys: pytest.CaptureFixture[str]) -> None:
     formatter_of("Default", {"print.kee": "true", "print.key": "true"})
     assert "--property print.kee is not a property of the formatter and is ignored; did you mean print.key?" in (
         capsys.readouterr().err
@@ -45,8 +43,8 @@ def test_misspelt_properties_of_the_console_tools_are_told(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("given", ["RoundRobinPartitioner", "org.apache.kafka.clients.producer.RoundRobinPartitioner"])
-def test_round_robin_goes_to_one_partition_after_the_other(given: str) -> None:
-    """U5: six lines to three partitions landed in one."""
+def test_round_robin_uses_one_partition_after_the_other(given: str) -> None:
+    """Without the check, six lines for three partitions landed in one."""
     fake = FakeCluster(topics={"t": 3})
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -64,7 +62,7 @@ def test_partitioner_of_java_is_refused() -> None:
 
 
 def test_lines_before_a_malformed_one_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H4: three good lines before it, and none was sent."""
+    """Three valid lines came before it, and none was sent."""
     fake = FakeCluster()
 
     async def lines(prompt: str = "") -> AsyncIterator[bytes]:
@@ -82,8 +80,8 @@ def test_lines_before_a_malformed_one_are_sent(monkeypatch: pytest.MonkeyPatch) 
     assert fake.values("t") == [b"1", b"2", b"3"]
 
 
-def test_misspelt_settings_of_a_local_cluster_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """H11: `up --config`, and `barnabas.testing.Cluster(config=…)`."""
+def test_local_cluster_warns_of_misspelt_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """`up --config`, and `barnabas.testing.Cluster(config=…)`."""
     LocalCluster(config={"num.partitons": "3", "num.partitions": "3"})
     assert capsys.readouterr().err == (
         "warning: num.partitons is not a known setting and is ignored; did you mean num.partitions?\n"

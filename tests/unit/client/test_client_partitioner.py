@@ -1,4 +1,4 @@
-"""Keys go where the Java client sends them."""
+"""Keys go to the partitions that the Java client chooses."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A producer keeps order and sends nothing twice, whatever the broker answers in between."""
+"""A producer keeps the order and sends nothing twice, whatever the broker answers."""
 
 import asyncio
 
@@ -81,7 +81,7 @@ def test_errors_that_pass_change_neither_order_nor_count(errors: list[ErrorCode]
 
 
 def test_batches_that_wait_for_one_connection_do_not_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first attempt to connect fails while three of them wait. A leader takes any first sequence of a new producer."""
+    """The first attempt to connect fails while three batches wait. A leader accepts any first sequence of a new producer."""
     fake = FakeCluster(takes_any_first_sequence=True)
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -109,7 +109,7 @@ def test_batches_that_wait_for_one_connection_do_not_overtake_each_other(monkeyp
     assert fake.values("t") == [b"%d" % n * 180 for n in range(3)]
 
 
-def test_refused_batch_fails_alone_and_the_rest_goes_on_under_a_new_identity() -> None:
+def test_refused_batch_fails_alone_and_the_others_continue_with_a_new_identity() -> None:
     fake = FakeCluster(produce_errors=[ErrorCode.MESSAGE_TOO_LARGE])
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -138,7 +138,7 @@ def test_batch_that_never_gets_through_fails_when_its_time_is_up() -> None:
     fake.run(scenario)
 
 
-def test_duplicate_is_a_success_whose_offset_nobody_knows() -> None:
+def test_duplicate_is_a_success_with_an_unknown_offset() -> None:
     fake = FakeCluster(produce_errors=[ErrorCode.DUPLICATE_SEQUENCE_NUMBER])
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -148,7 +148,7 @@ def test_duplicate_is_a_success_whose_offset_nobody_knows() -> None:
     fake.run(scenario)
 
 
-def test_acks_zero_waits_for_nobody() -> None:
+def test_acks_zero_does_not_wait_for_a_response() -> None:
     fake = FakeCluster()
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -191,7 +191,7 @@ def test_sending_waits_while_the_buffer_is_full() -> None:
     assert len(fake.values("t")) == 200
 
 
-def test_record_larger_than_the_buffer_still_goes_out() -> None:
+def test_record_larger_than_the_buffer_is_still_sent() -> None:
     fake = FakeCluster()
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -202,7 +202,7 @@ def test_record_larger_than_the_buffer_still_goes_out() -> None:
     assert fake.values("t") == [b"v" * 5_000]
 
 
-def test_ready_made_batch_is_produced_as_it_is() -> None:
+def test_ready_made_batch_is_produced_unchanged() -> None:
     fake = FakeCluster()
     builder = BatchBuilder()
     builder.append(b"k", b"v", timestamp=1)
@@ -230,7 +230,7 @@ def test_topic_that_grows_is_used_whole() -> None:
     assert all(fake.values("t", partition) for partition in range(8))
 
 
-def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> None:
+def test_broker_without_producer_ids_fails_only_the_sent_records() -> None:
     fake = FakeCluster()
     del fake.broker.served[22]
 
@@ -245,8 +245,8 @@ def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> N
     fake.run(scenario)
 
 
-def test_record_for_a_partition_that_is_not_there_fails_in_time_and_without_a_storm_of_questions() -> None:
-    """The topic was made again with fewer partitions, say. All its partitions have leaders, but this is none of them."""
+def test_record_for_a_missing_partition_fails_in_time_and_with_few_requests() -> None:
+    """For example, the topic was created again with fewer partitions. All of them have leaders, but this one does not exist."""
     fake = FakeCluster(topics={"t": 1})
     config = ProducerConfig(delivery_timeout_ms=200, retry_backoff_ms=20)
 

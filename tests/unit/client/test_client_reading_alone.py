@@ -1,4 +1,4 @@
-"""`console-consumer` without a group: it reads what is added to the cluster, and its time limit holds."""
+"""`console-consumer` without a group: it reads added topics and partitions, and respects its time limit."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def record() -> bytes:
 def test_partitions_and_topics_that_are_added_are_read_from_their_start(
     topic: str | None, include: str | None, new: str
 ) -> None:
-    """U2. What was there before is read from its end, as nothing else was asked for."""
+    """Existing partitions are read from their end, which is the default."""
     fake = FakeCluster()
     fake.append("t", record())
 
@@ -39,7 +39,7 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_start(
 
 
 def test_time_limit_holds_while_offsets_cannot_be_looked_up() -> None:
-    """U3: `--timeout-ms` was ignored where a leader did not answer."""
+    """`--timeout-ms` was once ignored while a leader did not answer."""
     fake = FakeCluster()
     fake.broker.handlers[LIST_OFFSETS] = lambda call: None
 
@@ -53,7 +53,7 @@ def test_time_limit_holds_while_offsets_cannot_be_looked_up() -> None:
 
 @pytest.mark.parametrize("include", [None, "t|u"])
 def test_topic_that_a_broker_did_not_know_for_a_while_is_not_read_again(include: str | None) -> None:
-    """A broker that has just started hears of some topics before others, and of some of their partitions."""
+    """A broker that has just started learns of topics and partitions one after the other."""
     fake = FakeCluster(topics={"t": 2, "u": 1}, ids={"t": bytes(range(16)), "u": bytes(range(1, 17))})
     fake.append("t", record())
     fake.append("t", record(), 1)

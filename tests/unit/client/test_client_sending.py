@@ -1,4 +1,4 @@
-"""The sender's decisions, driven directly: what goes with what, what waits, what a failure means."""
+"""The sender's decisions, tested directly: batches that share a request, batches that wait, the meaning of failures."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ ID = ProducerIdentity(7, 0)
 
 
 def image(*leaders: int) -> ClusterImage:
-    """Partition n of topic t is led by the n-th of these."""
+    """Partition n of topic t has the n-th of these as leader."""
     parts = tuple(PartitionInfo(n, leader, 0, (leader,), (leader,)) for n, leader in enumerate(leaders))
     return ClusterImage(
         brokers={leader: Broker(leader, "h", 1) for leader in leaders if leader >= 0},
@@ -88,13 +88,13 @@ def test_no_more_requests_are_under_way_than_allowed() -> None:
     assert [each.batches[0].sequence for each in (first, second)] == [0, 1]
 
 
-def test_what_failed_goes_again_in_order_one_at_a_time_and_with_its_numbers() -> None:
+def test_failed_batches_are_sent_again_in_order_one_at_a_time_with_their_numbers() -> None:
     made = sender()
     batches = [batch(0) for _ in range(3)]
     add(made, *batches)
     first, second = made.shipments(image(1), 0)
     assert made.answered(first, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, first), 0) == []
-    assert made.shipments(image(1), 0) == [], "the one behind it is under way"
+    assert made.shipments(image(1), 0) == [], "the batch behind it is in flight"
     assert made.answered(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, second), 0) == []
     assert made.shipments(image(2), 0.05) == []
     assert made.wake_at_s == pytest.approx(0.1)
@@ -148,7 +148,7 @@ def test_in_a_transaction_one_refusal_fails_everything_until_the_next_begins() -
     assert (fresh.identity, fresh.sequence) == ((7, 1), 0)
 
 
-def test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction() -> None:
+def test_accepted_batch_is_finished_once_if_another_of_its_request_fails_the_transaction() -> None:
     made = sender(transactional=True)
     add(made, taken := batch(0), refused_one := batch(1))
     (shipment,) = made.shipments(image(1, 1), 0)
@@ -157,8 +157,8 @@ def test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_
     assert finished == [(taken, 5), (refused_one, error)]
 
 
-def test_what_was_given_up_with_its_transaction_is_not_sent_in_the_next_one() -> None:
-    """Both wait for a leader; the time of the first is up, and the second goes with it."""
+def test_batch_of_a_failed_transaction_is_not_sent_in_the_next_one() -> None:
+    """Both wait for a leader. The time of the first is up, and the second fails with it."""
     made = sender(transactional=True)
     early, late = batch(0), batch(1)
     late.added_at_s = 1.0
@@ -186,7 +186,7 @@ def test_time_for_delivery_ends_also_where_no_leader_is_found() -> None:
     assert not made.unfinished
 
 
-def test_partition_without_a_leader_holds_up_no_other_of_its_topic() -> None:
+def test_partition_without_a_leader_delays_no_other_of_its_topic() -> None:
     made = sender()
     add(made, stuck := batch(1))
     assert made.shipments(image(1, -1), 0) == []
@@ -200,7 +200,7 @@ def test_partition_without_a_leader_holds_up_no_other_of_its_topic() -> None:
 
 
 def test_batch_that_may_have_been_written_keeps_its_numbers_when_the_one_before_it_is_given_up() -> None:
-    """Under other numbers the broker would take it for a new batch, and have it twice."""
+    """With other numbers the broker would take it for a new batch, and have it twice."""
     made = sender()
     first, second, never_sent = batch(), batch(), batch()
     second.added_at_s = never_sent.added_at_s = 2.5
@@ -215,18 +215,18 @@ def test_batch_that_may_have_been_written_keeps_its_numbers_when_the_one_before_
     made.identify(fresh)
     [again] = made.shipments(image(1), 3)
     assert again.batches == [second] and (second.identity, second.sequence) == (ID, 1)
-    # The leader has not got it, and never will with these numbers.
+    # The leader does not have it, and never will with these numbers.
     assert made.answered(again, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, again), 3) == []
-    [anew] = made.shipments(image(1), 4)
-    assert anew.batches == [second] and (second.identity, second.sequence) == (fresh, 0)
-    assert made.answered(anew, all_taken(anew), 4) == [(second, 5)]
+    [again] = made.shipments(image(1), 4)
+    assert again.batches == [second] and (second.identity, second.sequence) == (fresh, 0)
+    assert made.answered(again, all_taken(again), 4) == [(second, 5)]
     [last] = made.shipments(image(1), 5)
     assert (never_sent.identity, never_sent.sequence) == (fresh, 1)
     assert made.answered(last, all_taken(last), 5) == [(never_sent, 5)]
 
 
 def test_nothing_overtakes_a_batch_that_may_have_been_written() -> None:
-    """It may be refused, and goes again under other numbers then: what was sent behind it would come before it."""
+    """It may be refused and then sent with other numbers; a batch that was sent behind it would then precede it."""
     made = sender()
     first, second, third, fourth = (batch() for _ in range(4))
     second.added_at_s = third.added_at_s = fourth.added_at_s = 2.5
@@ -234,14 +234,14 @@ def test_nothing_overtakes_a_batch_that_may_have_been_written() -> None:
     one, two = made.shipments(image(1), 0)
     made.answered(one, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, one), 0)
     made.answered(two, ConnectionLost("gone"), 0)
-    # The first goes again, in vain; its time is up.
+    # The first one fails again, and its time is up.
     [again] = made.shipments(image(1), 1)
     assert [each for each, _ in made.answered(again, ConnectionLost("gone"), 2)] == [first]
     made.identify(ProducerIdentity(8, 0))
     [again] = made.shipments(image(1), 3)
     assert again.batches == [second] and second.identity == ID
     assert made.answered(again, all_taken(again), 3) == [(second, 5)]
-    # Both were never sent: they need not go one at a time.
+    # Neither was ever sent, so they need not be sent one at a time.
     assert [each.batches for each in made.shipments(image(1), 3)] == [[third], [fourth]]
 
     made = sender()

@@ -1,4 +1,4 @@
-"""Topics go by their ids where the cluster has them, so that one that was made again is not taken for the one before it."""
+"""Topics are addressed by id if the cluster has ids, so that a topic that was created again is not taken for the old one."""
 
 import asyncio
 
@@ -68,8 +68,8 @@ def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None:
     assert PRODUCE in {call.message.API_KEY for call in fake.broker.calls}
 
 
-def test_offset_of_a_topic_that_the_coordinator_does_not_know_yet_is_asked_for_again() -> None:
-    """It was taken for one that was never committed: the consumer began at `auto.offset.reset`, and skipped records."""
+def test_offset_of_a_topic_unknown_to_the_coordinator_is_requested_again() -> None:
+    """It was once taken for a group without offset: the consumer began at `auto.offset.reset`, and skipped records."""
     fake = FakeCluster(ids={"t": OLD})
     asked: list[bytes] = []
 
@@ -110,7 +110,7 @@ def test_offset_of_a_topic_that_the_coordinator_does_not_know_yet_is_asked_for_a
 
 
 def make_again(real: RealCluster) -> None:
-    """Once the old one is gone."""
+    """After the old topic is deleted."""
 
     def made() -> bool:
         try:
@@ -122,7 +122,7 @@ def make_again(real: RealCluster) -> None:
     wait_until(made, what="the topic to be made again")
 
 
-def test_offsets_of_a_topic_that_was_made_again_are_not_committed_for_the_new_one() -> None:
+def test_offsets_of_a_deleted_topic_are_not_committed_for_a_new_one_with_its_name() -> None:
     async def scenario(real: RealCluster) -> None:
         async with AsyncClient(client_config(real.bootstrap)) as cluster:
             await cluster.topics(["t"])

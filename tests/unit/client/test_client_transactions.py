@@ -1,4 +1,4 @@
-"""Transactions of both shells: an epoch for each where the cluster raises epochs, the old versions where it does not."""
+"""Transactions of both shells: a new epoch for each if the cluster raises epochs, otherwise the old versions."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def ready(topic: str, value: bytes) -> ReadyBatch:
 
 
 def commit_one_with_asyncio(config: ClientConfig, topic: str, name: str) -> ProducerIdentity:
-    """The identity that the transaction was written with."""
+    """Return the identity that the transaction was written with."""
 
     async def scenario() -> ProducerIdentity:
         settings = ProducerConfig(transactional_id=name)
@@ -90,7 +90,7 @@ CommitOne = Callable[[ClientConfig, str, str], ProducerIdentity]
 
 @BOTH_SHELLS
 def test_late_batch_of_a_finished_transaction_is_refused(real: RealCluster, commit_one: CommitOne) -> None:
-    """T9: EndTxn below version 5 left the epoch as it was, and a batch of version 12 began a new transaction with it."""
+    """EndTxn below version 5 once left the epoch as it was, and a batch of version 12 began a new transaction with it."""
     topic = f"late-{commit_one.__name__}"
     real.create_topic(topic)
     config = client_config(real.bootstrap)
@@ -135,11 +135,11 @@ def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(com
     assert (versions[PRODUCE], versions[ADD_PARTITIONS], versions[END_TXN]) == (11, 3, 4)
 
 
-async def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_about_features(
+async def test_next_transaction_is_not_taken_for_the_last_if_brokers_know_different_features(
     real: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator that has just started may know of no features. The epoch stayed, and a leader that still waited for the
-    markers of a committed transaction took the records of the next one, which was aborted, for its own."""
+    """A coordinator that has just started may know no features. The epoch then stayed, and a leader that still waited for the
+    markers of a committed transaction took the records of the next one, which was aborted, for part of it."""
     topic = "differs"
     real.create_topic(topic)
     is_known = True
@@ -163,7 +163,7 @@ async def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_a
     assert epochs == sorted(set(epochs)), "each transaction has an epoch of its own"
 
 
-def test_transaction_with_a_record_that_was_refused_is_aborted_and_the_next_one_goes_through(real: RealCluster) -> None:
+def test_transaction_with_a_refused_record_is_aborted_and_the_next_one_succeeds(real: RealCluster) -> None:
     real.create_topic("refused", config={"max.message.bytes": "1000"})
 
     async def scenario() -> None:
@@ -194,7 +194,7 @@ def real_values(real: RealCluster, topic: str) -> list[bytes | None]:
         return [record.value for record in client.fetch(TopicPartition(topic, 0), 0).records()]
 
 
-def test_answer_to_an_end_that_was_lost_is_asked_for_again() -> None:
+def test_end_whose_response_was_lost_is_requested_again() -> None:
     fake = FakeCluster()
     ends: list[Call] = []
 

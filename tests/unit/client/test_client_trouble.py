@@ -1,4 +1,4 @@
-"""Connection trouble is told in seconds, in words that say what to do."""
+"""Connection trouble is reported within seconds, with advice."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ from tests.unit.client.client_fake_cluster import FakeCluster
 
 @contextmanager
 def port(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A port that treats each connection as `serve` says."""
+    """A port that handles each connection with `serve`."""
     listener = socket.create_server(("127.0.0.1", 0))
     kept: list[socket.socket] = []
 
@@ -70,8 +70,8 @@ BOTH = pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "block
 
 
 @BOTH
-def test_port_that_speaks_tls_is_told_to_a_client_in_plain_text(blocking: bool, tmp_path: Path) -> None:
-    """H10: `closed the connection`, and no word of why."""
+def test_client_in_plain_text_names_a_port_that_speaks_tls(blocking: bool, tmp_path: Path) -> None:
+    """The error was once just `closed the connection`, without a reason."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(Authority.create(tmp_path).issue("server", subject="/CN=server"))
 
@@ -79,65 +79,64 @@ def test_port_that_speaks_tls_is_told_to_a_client_in_plain_text(blocking: bool, 
         context.wrap_socket(peer, server_side=True)
 
     with port(serve) as where:
-        assert "If 127.0.0.1" in (told := trouble(settings(where), blocking=blocking))
-    assert "speaks TLS, set security.protocol to SSL or SASL_SSL" in told
+        assert "If 127.0.0.1" in (error := trouble(settings(where), blocking=blocking))
+    assert "speaks TLS, set security.protocol to SSL or SASL_SSL" in error
 
 
 @BOTH
-def test_port_that_speaks_plain_text_is_told_to_a_client_in_tls(blocking: bool) -> None:
+def test_client_in_tls_names_a_port_that_speaks_plain_text(blocking: bool) -> None:
     with port(lambda peer: peer.close()) as where:
-        told = trouble(settings(where, security_protocol="SSL"), blocking=blocking)
-    assert "does not answer in TLS. If it speaks plain text, set security.protocol to PLAINTEXT" in told
+        error = trouble(settings(where, security_protocol="SSL"), blocking=blocking)
+    assert "does not answer in TLS. If it speaks plain text, set security.protocol to PLAINTEXT" in error
 
 
 @BOTH
-def test_port_that_accepts_and_never_answers_is_told_in_time(blocking: bool) -> None:
-    """H13: 63 seconds."""
+def test_port_that_accepts_and_never_answers_is_reported_in_time(blocking: bool) -> None:
+    """The error once took 63 seconds."""
     with port(lambda peer: None) as where:
         config = settings(where, connect_timeout_ms=200)
         began_s = time.monotonic()
-        told = trouble(config, blocking=blocking)
+        error = trouble(config, blocking=blocking)
         assert time.monotonic() - began_s < 30
-    assert "ApiVersions" in told
-    assert "not answered in time" in told
+    assert "ApiVersions" in error
+    assert "not answered in time" in error
 
 
-def test_cluster_that_goes_away_is_told_at_once_and_again_when_it_is_back() -> None:
-    """H12: no word for 100 seconds."""
+def test_lost_cluster_is_reported_at_once_and_again_when_it_is_back() -> None:
+    """The client was once silent for 100 seconds."""
     fake = FakeCluster()
-    told: list[str] = []
+    reported: list[str] = []
 
     async def scenario(cluster: AsyncClient) -> None:
-        cluster.tell = told.append
+        cluster.tell = reported.append
         await cluster.brokers()
         address = f"127.0.0.1:{fake.broker.port}"
         real, cluster.io.connect = cluster.io.connect, refuse  # type: ignore[method-assign]
         fake.broker.drop_connections()
         asking = asyncio.create_task(cluster.brokers())
-        while not told:
+        while not reported:
             await asyncio.sleep(0.005)
         cluster.io.connect = real  # type: ignore[method-assign]
         await asking
-        assert told == ["nobody there; trying again", f"connected to {address} again"]
+        assert reported == ["no listener; trying again", f"connected to {address} again"]
 
     async def refuse(host: str, port: int) -> None:
-        raise ConnectionLost("nobody there")
+        raise ConnectionLost("no listener")
 
     fake.run(scenario)
 
 
-def test_tool_says_on_stderr_that_its_cluster_is_away(capsys: pytest.CaptureFixture[str]) -> None:
-    """H12: what the client notices reaches the person at the terminal."""
+def test_tool_reports_a_lost_cluster_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """The client's messages reach the person at the terminal."""
     with port(lambda peer: None) as where:
 
         async def body(cluster: AsyncClient) -> None:
-            cluster.tell("nobody there; trying again")
+            cluster.tell("no listener; trying again")
 
         run(settings(where), body)
-    assert capsys.readouterr().err == "warning: nobody there; trying again\n"
+    assert capsys.readouterr().err == "warning: no listener; trying again\n"
 
 
 def test_too_few_replicas_are_explained() -> None:
-    """U7."""
     refused = BrokerRefused(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0")
     assert "fewer replicas are in sync than min.insync.replicas asks for: start the other brokers" in str(refused)

@@ -1,4 +1,4 @@
-"""Documents from the web: whatever a server sends, what goes wrong is a `WebFailed`."""
+"""Documents from the web: whatever a server sends, a failure is a `WebFailed`."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ from barnabas.client.web import WebFailed, load
 
 @pytest.fixture
 def answers() -> Iterator[tuple[str, list[bytes]]]:
-    """The address of a server, and what it answers with next."""
+    """The address of a server, and its next answers."""
     said: list[bytes] = []
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -47,9 +47,7 @@ def answers() -> Iterator[tuple[str, list[bytes]]]:
     ],
     ids=["no http", "short", "chunks", "headers", "short error"],
 )
-def test_answer_that_is_no_answer_fails_as_one_that_does_not_come(
-    answers: tuple[str, list[bytes]], answer: bytes
-) -> None:
+def test_invalid_http_response_fails_like_a_missing_one(answers: tuple[str, list[bytes]], answer: bytes) -> None:
     url, said = answers
     said.append(answer)
     with pytest.raises(WebFailed, match=r"127\.0\.0\.1"):

@@ -23,7 +23,7 @@ SCHEMA = StructType().add("value", "string")
 
 
 class Died(Exception):
-    """The driver's process is gone."""
+    """Stands for the death of the driver's process."""
 
 
 class Task:
@@ -73,11 +73,12 @@ class Run:
         return self.writer().write(iter(data))
 
     def write_all(self, batch: int, tasks: int = 3) -> list[Written | None]:
-        """Every start of a query has the same rows in the same batch."""
+        """Write a batch: every start of a query has the same rows in the same batch."""
         return [self.write(batch, task, rows_of(batch, task)) for task in range(tasks)]
 
     def do(self, batch: int, *, dies_at: str | None = None, spark_lives: bool = False) -> list[Written | None]:
-        """With `spark_lives` only the process that commits dies: Spark then aborts, not knowing what was decided."""
+        """Write and commit a batch. With `spark_lives` only the process that commits dies: Spark then aborts without knowing
+        the decision."""
         messages = self.write_all(batch)
         try:
             self.writer(dies_at).commit(messages, batch)
@@ -109,14 +110,15 @@ class Query:
         made.result(60)
 
     def plan(self, batch: int, end: int | None = None, *, at_ms: int = 1) -> None:
-        """As Spark notes what a batch reads, before it makes the writer. A batch that comes again is not planned again."""
+        """Note the offsets of a batch as Spark does before it makes the writer. A batch that comes again is not planned
+        again."""
         file = self.checkpoint / "offsets" / str(batch)
         if not file.exists():
             metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": at_ms, "conf": {}})
             file.write_text(f"v1\n{metadata}\n{json.dumps({'in': {'0': 10 * batch if end is None else end}})}")
 
     def forget(self, batch: int) -> None:
-        """As an operator does who wants Spark to plan the batch again."""
+        """Remove the plan of a batch, as an operator does to make Spark plan it again."""
         (self.checkpoint / "offsets" / str(batch)).unlink()
 
     def start(self, **options: str) -> Run:
@@ -129,7 +131,7 @@ class Query:
         return BlockingTransactions(self.connection().client).ongoing(f"barnabas-spark/{self.name}/")
 
     def being_ended(self) -> list[str]:
-        """Transactions that have ended, while their markers are still on the way to the partitions."""
+        """Return transactions that have ended, but whose markers have not all been written."""
         client, found = self.connection().client, []
         client.refresh([])
         for broker_id in client.image.brokers:
@@ -141,7 +143,7 @@ class Query:
         return found
 
     def seen(self) -> list[str]:
-        """What a read_committed consumer sees, once all that was ended has its markers."""
+        """Return the rows that a read_committed consumer sees, once all ended transactions have their markers."""
         wait_until(lambda: not self.being_ended(), timeout_s=60)
         consumer = Consumer(
             {

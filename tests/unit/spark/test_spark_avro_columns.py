@@ -1,4 +1,4 @@
-"""Flat Avro records by compiled code are what fastavro reads, record by record; what is not right is left to it."""
+"""Compiled code reads flat Avro records like fastavro, and leaves damaged ones to fastavro."""
 
 import io
 import json
@@ -71,7 +71,7 @@ def test_a_batch_of_flat_records_is_what_fastavro_reads(rows: list[dict[str, Any
 
 
 @given(st.lists(st.binary(max_size=40) | ROWS.map(written), min_size=1, max_size=3), st.data())
-def test_bytes_from_anywhere_end_as_fastavro_says(records: list[bytes], data: st.DataObject) -> None:
+def test_random_bytes_have_the_same_result_as_with_fastavro(records: list[bytes], data: st.DataObject) -> None:
     damaged = []
     for record in records:
         at = data.draw(st.integers(0, max(0, len(record) - 1)))
@@ -81,14 +81,14 @@ def test_bytes_from_anywhere_end_as_fastavro_says(records: list[bytes], data: st
         damaged.append(record[:at] if change == "cut" else record + b"\1" if change == "more" else record)
     reader, values = _Reader(TEXT, (), None), pa.array(damaged, pa.binary())
 
-    def told(result: pa.Array) -> str:
-        """As text: a number that is none does not equal itself. Messages of fastavro have addresses in them."""
+    def as_text(result: pa.Array) -> str:
+        """Return text that can be compared: NaN does not equal itself, and messages of fastavro contain addresses."""
         return repr([(row["data"], row["error"] and row["error"]["class"]) for row in result.to_pylist()])
 
-    assert told(convert_all(values, reader, TYPE)) == told(by_record(values, reader))
+    assert as_text(convert_all(values, reader, TYPE)) == as_text(by_record(values, reader))
 
 
-def test_good_batches_are_read_whole_and_one_bad_record_is_told_among_good_ones() -> None:
+def test_good_batches_are_read_whole_and_a_bad_record_among_good_ones_is_an_error() -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}, {"name": "s", "type": "string"}]}
     kind = pa.struct([("n", pa.int64()), ("s", pa.string())])
     reader = _Reader(json.dumps(schema), (), None)
@@ -115,13 +115,13 @@ def test_good_batches_are_read_whole_and_one_bad_record_is_told_among_good_ones(
         ["null", {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]}],
     ],
 )
-def test_what_is_not_flat_has_no_plan(field: Any) -> None:
+def test_schemas_that_are_not_flat_have_no_plan(field: Any) -> None:
     parsed = avro_types.parse(json.dumps({"type": "record", "name": "R", "fields": [{"name": "f", "type": field}]}))
     assert avro_columns.plan_of(parsed, to_arrow_type(avro_types.spark_type(parsed), timezone="UTC")) is None
 
 
 class Registry:
-    """Two versions; the second is the one that is read as."""
+    """A registry with two versions; records are read as the second one."""
 
     def __init__(self) -> None:
         self.texts = {
@@ -157,7 +157,7 @@ def test_records_of_one_schema_id_are_read_whole_and_others_one_by_one() -> None
     assert "no schema 9" in mixed[2]["error"]["message"]
 
 
-def test_the_codec_uses_it() -> None:
-    """What `Avro` gives to Spark makes a reader that reads batches."""
+def test_the_avro_codec_reads_whole_batches() -> None:
+    """The function that `Avro` gives to Spark makes a reader for batches."""
     assert Avro(SCHEMA).decoder() is not None
     assert _Reader(TEXT, (), None).whole(pa.array([], pa.binary()), TYPE) is None, "nothing to read"

@@ -1,4 +1,4 @@
-"""Old Avro records, read with a newer schema: fields that they lack have the defaults that the specification says."""
+"""Old Avro records, read with a newer schema: missing fields have the defaults of the specification."""
 
 import io
 import json
@@ -26,7 +26,7 @@ class Registry:
 
 
 def read(*fields: dict[str, Any], times: int = 2) -> Any:
-    """An old record, as a newer schema with these fields sees it."""
+    """Read an old record with a newer schema that has these fields."""
     newer = json.dumps(OLD | {"fields": [*OLD["fields"], *fields]})  # type: ignore[misc]
     out = io.BytesIO()
     fastavro.schemaless_writer(out, OLD, {"id": 7})
@@ -86,15 +86,15 @@ def test_a_default_of_a_type_that_is_named_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("kind", "default", "said"),
     [
-        ("bytes", "\u0100", "whose characters are not all bytes"),
+        ("bytes", "\u0100", "characters that are not bytes"),
         (
             {"type": "record", "name": "q", "fields": [{"name": "n", "type": "int"}]},
             {},
-            "without n, which has no default",
+            "lacks n, which has no default",
         ),
-        ("int", 2**40, "no int"),
+        ("int", 2**40, "is not of type int"),
     ],
 )
-def test_a_default_that_is_none_is_refused_when_the_query_is_made(kind: Any, default: Any, said: str) -> None:
+def test_an_invalid_default_is_refused_when_the_query_is_made(kind: Any, default: Any, said: str) -> None:
     with pytest.raises(CodecError, match=said):
         read({"name": "x", "type": kind, "default": default})

@@ -1,4 +1,4 @@
-"""Unions of Avro: a value is in the member of the branch that it was written with, whatever the other branches would take."""
+"""Unions of Avro: a value is in the member of the branch that it was written with, even if other branches would fit."""
 
 import io
 import json
@@ -24,7 +24,7 @@ TIME = {"type": "long", "logicalType": "timestamp-micros"}
 
 
 def written(schema: Any, value: Any) -> bytes:
-    """By fastavro alone."""
+    """Write a record by fastavro alone."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
     return out.getvalue()
@@ -74,7 +74,7 @@ def test_member_is_written_as_its_branch(union: list[Any], member: int, value: A
 
 
 class Registry:
-    """Knows one schema."""
+    """A registry with one schema."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = RegisteredSchema(json.dumps(schema))
@@ -86,8 +86,8 @@ class Registry:
         return ()
 
 
-def test_branch_is_known_where_the_writer_had_fewer_and_where_a_field_has_but_one() -> None:
-    """Names come with all values of named types then, also where there is no other branch."""
+def test_branch_is_known_if_the_writer_had_fewer_branches_or_only_one() -> None:
+    """Then fastavro returns names with all values of named types, even if there is no other branch."""
     one, both = ["null", DELETED], ["null", CREATED, DELETED]
     old = record("Event", ("what", one), ("colour", ["null", COLOUR]), ("again", "Colour"))
     new = record("Event", ("what", both), ("colour", ["null", COLOUR]), ("again", "Colour"))

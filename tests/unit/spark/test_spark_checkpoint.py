@@ -1,4 +1,4 @@
-"""The id of a checkpoint, its location, and what it has planned."""
+"""The id of a checkpoint, its location, and its planned batch."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_a_checkpoint_says_what_its_last_batch_is(here: Path) -> None:
     assert read_planned(str(here)) == found
 
 
-def test_one_folder_has_one_location_however_it_is_written(here: Path, tmp_path: Path) -> None:
+def test_all_spellings_of_a_folder_have_one_location(here: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(here)
     names = [str(here), f"file://{here}", f"file:{here}/", f"{here}/../checkpoint", str(tmp_path / "link")]
     assert len({location_of(name) for name in names}) == 1

@@ -104,7 +104,7 @@ def test_offsets_are_set_for_the_partitions_that_are_named(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_that_no_sink_has_named_is_changed_only_if_the_user_knows_the_sink(tmp_path: Path) -> None:
-    """Spark's own sinks of files remember numbers of batches: they would leave the replayed records out in silence."""
+    """Spark's own sinks of files remember numbers of batches: they would leave the replayed records out without an error."""
     here = make(tmp_path / "c", committed=3, is_named=False)
     given = ["rewind", "--checkpoint", str(here), "--query-is-stopped"]
     assert "say --any-sink" in run(*given).stderr
@@ -131,9 +131,7 @@ def test_a_checkpoint_that_no_sink_has_named_is_changed_only_if_the_user_knows_t
         (["show", "--batches", "1"], "--batches and --to-batch are for rewind"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_words_and_changes_nothing(
-    tmp_path: Path, arguments: list[str], words: str
-) -> None:
+def test_impossible_changes_are_refused_and_change_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
     here = make(tmp_path / "c", committed=3)
     stopped = [] if arguments[0] == "show" else ["--query-is-stopped"]
     refused = run(*arguments, "--checkpoint", str(here), *stopped)

@@ -1,4 +1,4 @@
-"""What a codec in Python is given, value by value."""
+"""The values that a codec in Python gets."""
 
 import pyarrow as pa
 
@@ -10,8 +10,8 @@ _SCHEMA = """
 """
 
 
-def test_a_time_that_python_has_no_name_for_is_an_error_of_its_record_alone() -> None:
-    """It ended the batch, also where bad records are to be kept or dropped: Spark has times after the year 9999."""
+def test_a_time_that_python_does_not_have_is_an_error_of_its_record_only() -> None:
+    """Spark has times after the year 9999. Such a time failed the batch, even if bad records are kept or dropped."""
     times = pa.array([0, 1 << 60, 1], pa.timestamp("us", "UTC"))
     rows = pa.StructArray.from_arrays([times], names=["at"])
     done = convert_all(rows, avro.writer(_SCHEMA, (), b""), pa.binary()).to_pylist()

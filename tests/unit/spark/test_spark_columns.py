@@ -132,7 +132,7 @@ def test_any_choice_of_columns_gives_the_same_cells(rows: list[Row], codec: Code
 def test_damaged_bytes_are_refused_or_read_as_the_record_codec_reads_them(
     rows: list[Row], codec: Codec, damage: list[tuple[int, int]]
 ):
-    """Checked without CRCs, which would find nearly all of it: the kernel alone must hold."""
+    """Without CRCs, which would find nearly all damage: the kernel alone must recognise it."""
     data = bytearray(batch(0, rows, codec=codec))
     for place, byte in damage:
         data[8 + place % (len(data) - 8)] = byte
@@ -209,7 +209,7 @@ def test_a_torn_tail_is_left_for_the_next_fetch_and_refused_in_a_whole_file():
                 rows_of(decoder(), data[:size], cut=False)
 
 
-def test_what_is_corrupt_is_named_by_partition_and_offset():
+def test_corrupt_batches_are_named_by_partition_and_offset():
     data = bytearray(plain(40, b"payload"))
     data[-3] ^= 1
     with pytest.raises(Malformed, match="orders-7, batch at offset 40 is corrupt: its CRC does not match"):
@@ -302,7 +302,7 @@ def test_timestamps_at_the_ends_of_time_do_not_wrap():
 
 
 def test_header_keys_that_are_not_utf8_are_read_as_javas_client_reads_them():
-    """As they were, one of them made a whole table unreadable: DuckDB and Polars refuse a file with such a text."""
+    """Unchanged, one of them made a whole table unreadable: DuckDB and Polars refuse a file with such a text."""
     record = encode_record(b"k", b"v", (("\udcff", b"x"),), timestamp_delta=0, offset_delta=0)
     data = assemble(
         record, base_offset=0, last_offset_delta=0, record_count=1, attributes=0, base_timestamp=0, max_timestamp=0
@@ -313,7 +313,7 @@ def test_header_keys_that_are_not_utf8_are_read_as_javas_client_reads_them():
 
 
 def test_kernels_are_kept_on_disk_where_neither_package_nor_home_can_be_written(tmp_path: Path):
-    """As an executor of another user meets it: numba's own places are not there, and the next process compiles nothing."""
+    """As for an executor of another user: numba's own folders are not writable, and the next process must not compile again."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "mine.py").write_text(

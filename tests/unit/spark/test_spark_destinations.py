@@ -37,7 +37,7 @@ def test_the_column_of_to_topics_decides_in_a_sink_for_the_same_topic_or_for_non
     ],
 )
 def test_a_sink_for_another_topic_is_refused(name: str | None, words: str) -> None:
-    """FINDINGS P12: dead letters would land among good records without a word."""
+    """FINDINGS P12: dead letters would land among good records without an error."""
     for make in (sink.batch_writer, sink.stream_writer):
         with pytest.raises(ConfigError, match=words):
             make(OPTIONS | {"topic": "clean"}, rows(marked(name)), False)

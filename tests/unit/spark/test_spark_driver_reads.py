@@ -1,4 +1,4 @@
-"""Small micro-batches on the driver: which are read there, and what Spark is told of it."""
+"""Small micro-batches: which of them the driver reads, and how Spark gets their rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -69,7 +69,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[DriverReads, R
     return make
 
 
-def test_few_records_are_read_where_they_are_planned_with_one_client_for_all(reads):
+def test_few_records_are_read_on_the_driver_with_one_client_for_all(reads):
     machine, read = reads()
     assert read(60, 40) == [60, 40]
     assert read(1) == [1]
@@ -78,7 +78,7 @@ def test_few_records_are_read_where_they_are_planned_with_one_client_for_all(rea
     assert Client.closed == 1
 
 
-def test_many_records_are_left_to_tasks_and_so_is_nothing(reads):
+def test_many_records_and_empty_ranges_are_left_to_tasks(reads):
     _, read = reads()
     assert read(60, 41) is None
     assert read() is None
@@ -90,19 +90,19 @@ def test_many_records_are_left_to_tasks_and_so_is_nothing(reads):
     [{"driver_read_max_records": 0}, {"min_partitions": 2}, {"max_records_per_partition": 1000}],
     ids=["turned off", "at least so many tasks", "at most so many records each"],
 )
-def test_whoever_divides_the_work_has_tasks(reads, chosen: dict[str, int]):
+def test_queries_with_options_that_divide_the_work_are_read_by_tasks(reads, chosen: dict[str, int]):
     _, read = reads(replace(OPTIONS, **chosen))
     assert read(1) is None
 
 
-def test_of_large_records_fewer_are_few(reads):
+def test_the_limit_of_records_falls_after_a_batch_of_large_records(reads):
     _, read = reads(value_bytes=BYTES_MAX // 50)
     assert read(30, 30) is None
     assert read(31) is None
     assert read(15, 15) == [15, 15]
 
 
-def test_what_cannot_be_read_is_left_to_tasks_and_the_next_has_a_new_connection(reads):
+def test_a_failed_read_is_left_to_tasks_and_the_next_read_has_a_new_connection(reads):
     _, read = reads()
     assert read(5, topic="lost") is None
     assert (Client.opened, Client.closed) == (1, 1)
@@ -110,10 +110,10 @@ def test_what_cannot_be_read_is_left_to_tasks_and_the_next_has_a_new_connection(
     assert Client.opened == 2
 
 
-def test_a_reader_is_one_with_rows_until_spark_has_asked_for_them():
+def test_a_reader_holds_its_rows_until_spark_asks_for_them():
     class Reader(DataSourceStreamReader):
         def read(self, partition):
-            raise AssertionError("nobody reads here")
+            raise AssertionError("no code reads here")
 
     reader, rows = Reader(), [pa.RecordBatch.from_pylist([{"a": 1}])]
     HasRows.hold(reader, rows)
@@ -123,9 +123,9 @@ def test_a_reader_is_one_with_rows_until_spark_has_asked_for_them():
     assert vars(reader) == {}
 
 
-def test_a_query_that_runs_reads_a_topic_that_was_made_anew_from_its_start(kafka: Kafka):
-    """The client of the driver's reads has known the topic as it was."""
-    topic = kafka.topic("anew")
+def test_a_running_query_reads_a_topic_that_was_created_again_from_its_start(kafka: Kafka):
+    """The driver's client knows the topic as it was before."""
+    topic = kafka.topic("again")
     options = source_options(
         {
             "kafka.bootstrap.servers": kafka.bootstrap,

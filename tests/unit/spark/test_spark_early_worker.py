@@ -1,4 +1,4 @@
-"""The process of a streaming source: it calls Spark before it imports anything, and comes of one that has made all imports."""
+"""The process of a streaming source: it calls Spark before it imports anything, and is forked from one with all imports."""
 
 import os
 import socket
@@ -63,7 +63,7 @@ class Spark:
             )
 
     def start(self, nursery: Path) -> IO[bytes]:
-        """A source, as far as Spark's time limit goes: it has called, and knows the secret."""
+        """Start a source up to the end of Spark's time limit: it has called, and knows the secret."""
         assert self.process.stdin is not None
         command = f"{sys.executable} -P {early_worker.__file__} {nursery} -m a_source\n"
         self.process.stdin.write(command.encode())
@@ -120,7 +120,7 @@ def source(spark: Spark, nursery: Path) -> Iterator[tuple[int, IO[bytes]]]:
         yield number(file), file
 
 
-def test_sources_call_before_they_import_and_come_of_one_nursery_that_ends_with_spark(spark: Spark) -> None:
+def test_sources_call_before_they_import_and_share_a_nursery_that_ends_with_spark(spark: Spark) -> None:
     with spark.start(spark.folder) as one, spark.start(spark.folder) as other:
         # Spark's limit ends here. No import has been made yet.
         spark.go()
@@ -159,7 +159,7 @@ def test_a_source_that_fails_ends_and_the_next_one_starts(spark: Spark) -> None:
         assert text(file).startswith("asked ")
 
 
-def test_the_command_runs_what_it_is_given_and_leaves_spark_s_archive_out(tmp_path: Path) -> None:
+def test_the_command_runs_its_arguments_without_sparks_archive(tmp_path: Path) -> None:
     command = python_command.python_command()
     paths = "/x/pyspark.zip:/x/py4j-0.10.9.9-src.zip"
     show = [command, "-c", "import os; print(os.environ['PYTHONPATH'])"]

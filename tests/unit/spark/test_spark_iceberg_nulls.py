@@ -45,7 +45,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def in_files(table: Table) -> list[dict[str, Any]]:
-    """As Arrow reads the files of the table, without pyiceberg."""
+    """Return the rows as Arrow reads them from the files of the table, without pyiceberg."""
     files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
     return sorted((row for file in files for row in parquet.read_table(file).to_pylist()), key=lambda row: row["id"])
 

@@ -95,7 +95,9 @@ def test_a_topic_that_is_gone_is_believed_to_be_gone(monkeypatch: pytest.MonkeyP
     assert reader.latestOffset({"a": {"0": 1}, "b": {"0": 2}}, reader.getDefaultReadLimit()) == {"a": {"0": 5}}
 
 
-def test_a_topic_that_nobody_has_read_yet_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str]):
+def test_a_topic_that_the_stream_has_not_read_yet_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str]
+):
     client = Forgetful([image(topic("a"))], image(topic("a"), topic("b")), {"a": 5, "b": 7})
     reader = reader_of(monkeypatch, strategy, client)
     assert reader.latestOffset({"a": {"0": 1}}, reader.getDefaultReadLimit()) == {"a": {"0": 5}}
@@ -105,7 +107,7 @@ def test_a_topic_that_nobody_has_read_yet_is_not_waited_for(monkeypatch: pytest.
     "strategy", [{"subscribe": "a"}, {"subscribePattern": "a"}, {"assign": '{"a":[0,1]}'}], ids=str
 )
 @pytest.mark.parametrize("available_now", [False, True])
-def test_an_added_partition_that_one_broker_has_not_heard_of_yet_stays_in_the_stream(
+def test_an_added_partition_that_one_broker_does_not_know_yet_stays_in_the_stream(
     monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str], available_now: bool
 ):
     """Dropped from the offsets, it would be new when it returns, and read from its beginning again."""
@@ -119,7 +121,7 @@ def test_an_added_partition_that_one_broker_has_not_heard_of_yet_stays_in_the_st
     assert found == {"a": {"0": 5, "1": 5}}
 
 
-def test_a_new_partition_is_planned_though_the_next_broker_has_not_heard_of_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_new_partition_is_planned_although_another_broker_does_not_know_it(monkeypatch: pytest.MonkeyPatch):
     """With failOnDataLoss=false its records would be left out."""
     client = Forgetful([], image(topic("a", count=2)), {"a": 5})
     reader = reader_of(monkeypatch, {"subscribe": "a", "driverReadMaxRecords": "0"}, client)
@@ -131,8 +133,10 @@ def test_a_new_partition_is_planned_though_the_next_broker_has_not_heard_of_it(m
 
 
 @pytest.mark.parametrize("end", [3, 50])
-def test_a_topic_that_was_made_anew_is_data_loss_or_read_from_its_beginning(monkeypatch: pytest.MonkeyPatch, end: int):
-    """Shorter or longer than what was read of the old one: offsets alone would not tell of the longer one."""
+def test_a_topic_that_was_created_again_is_data_loss_or_read_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch, end: int
+):
+    """The new topic is shorter or longer than the old one was: from offsets alone the longer one could not be recognised."""
 
     def reader(fail: str) -> BarnabasStreamReader:
         then = image(topic("a", topic_id=b"2" * 16), topic("b"))
@@ -145,7 +149,7 @@ def test_a_topic_that_was_made_anew_is_data_loss_or_read_from_its_beginning(monk
 
     start = {"a": {"0": 20}, "b": {"0": 7}}
     strict = reader("true")
-    with pytest.raises(DataLoss, match=r"Topic a was deleted and made anew.*\{'a': \{'0': 20\}\}"):
+    with pytest.raises(DataLoss, match=r"Topic a was deleted and created again.*\{'a': \{'0': 20\}\}"):
         strict.latestOffset(start, strict.getDefaultReadLimit())
     lenient = reader("false")
     until = lenient.latestOffset(start, lenient.getDefaultReadLimit())
@@ -157,7 +161,7 @@ def test_a_topic_that_was_made_anew_is_data_loss_or_read_from_its_beginning(monk
     assert (again, lenient.partitions(until, again)) == (until, [])
 
 
-def test_a_table_is_not_filled_from_a_topic_that_was_made_anew_after_its_batch_was_planned(
+def test_a_table_is_not_filled_from_a_topic_that_was_created_again_after_the_plan(
     monkeypatch: pytest.MonkeyPatch,
 ):
     table = Definition(name="a", topic="a", topic_id=(b"1" * 16).hex(), url="file:///lake/a")
@@ -179,7 +183,7 @@ def test_a_table_is_not_filled_from_a_topic_that_was_made_anew_after_its_batch_w
 
 
 class NewLeader:
-    """Of the decision log: its end is known to ListOffsets; its high watermark lags until it was asked a few times."""
+    """A leader of the decision log: ListOffsets knows the end, but the high watermark lags during the first requests."""
 
     def __init__(self, log: bytes, end: int, *, lags: int, high_watermark: int = 0) -> None:
         self.config = client_config("h:1", {"default.api.timeout.ms": "300"})
@@ -239,7 +243,8 @@ def test_a_decision_log_whose_last_records_were_compacted_away_ends():
 
 
 def test_offsets_of_a_lagging_leader_are_asked_for_again(monkeypatch: pytest.MonkeyPatch):
-    """ListOffsets refuses until the leader knows: as often as `fetchOffset.numRetries` says, with fresh connections."""
+    """ListOffsets refuses until the leader knows them: the source asks `fetchOffset.numRetries` times, with fresh
+    connections."""
     client = Forgetful([], image(topic("a")), {"a": 5})
     refusals = [BrokerRefused(ErrorCode.OFFSET_NOT_AVAILABLE)] * 2
 
@@ -260,10 +265,11 @@ def test_offsets_of_a_lagging_leader_are_asked_for_again(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("limits", [{"startingOffsets": 9}, {"startingOffsets": 4, "endingOffsets": 2}])
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_start_above_the_end_is_refused_whatever_may_be_lost(
+def test_a_start_above_the_end_is_refused_also_without_fail_on_data_loss(
     monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], fail: str
 ):
-    """As in Spark's own source: nothing is lost, the options are wrong, and a partition must not be left out in silence."""
+    """As in Spark's own source: no record is lost, but the options are wrong, and no partition may be left out without an
+    error."""
     monkeypatch.setattr(lookup, "BlockingClient", lambda config: Forgetful([], image(topic("a")), {"a": 5}))
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "failOnDataLoss": fail, "tierReads": "never"}
     given |= {name: f'{{"a":{{"0":{offset}}}}}' for name, offset in limits.items()}
@@ -276,10 +282,10 @@ def test_a_start_above_the_end_is_refused_whatever_may_be_lost(
 
 
 class Leader:
-    """Of a partition that is tiered up to offset 99; a transaction that began at 50 was aborted at 150."""
+    """The leader of a partition that is tiered up to offset 99; a transaction that began at 50 was aborted at 150."""
 
     def __init__(self, *answers: tuple[bytes, int]) -> None:
-        """Each: what a fetch has, and the last stable offset."""
+        """`answers`: (result of a fetch, last stable offset) for each request."""
         self._answers = list(answers)
 
     def fetch(self, partition: TopicPartition, offset: int, **_: object) -> Fetched:
@@ -300,13 +306,11 @@ def aborted_above(leader: Leader) -> list[AbortedTxn]:
 @pytest.mark.parametrize(
     "answer", [(b"", 50), (b"", 200)], ids=["its high watermark lags", "the answer came empty for whatever reason"]
 )
-def test_transaction_that_was_aborted_above_the_tier_is_asked_for_until_it_is_told(answer: tuple[bytes, int]):
-    """Its records in the tier would be rows otherwise."""
+def test_transaction_that_was_aborted_above_the_tier_is_asked_for_until_the_leader_knows_it(answer: tuple[bytes, int]):
+    """Otherwise its records in the tier would be rows."""
     [found] = aborted_above(Leader(answer, answer, (b"a batch", 200)))
     assert (found.producer_id, found.first_offset) == (7, 50)
-    with pytest.raises(
-        ConfigError, match=r"a-0 does not tell which .* aborted above offset 99: its last stable offset"
-    ):
+    with pytest.raises(ConfigError, match=r"a-0 does not say which .* aborted above offset 99: its last stable offset"):
         aborted_above(Leader(answer))
 
 

@@ -1,4 +1,4 @@
-"""Lineage of flows: names of what they read and write, and events when they start and end."""
+"""Lineage of flows: the names of their datasets, and events when they start and end."""
 
 import json
 import threading
@@ -54,7 +54,7 @@ def test_sources_are_named_as_sinks_are() -> None:
     assert datasets_of(sources.synthetic()) == []
 
 
-def test_views_are_looked_through_and_tables_and_sinks_are_what_flows_write() -> None:
+def test_lineage_replaces_views_by_their_inputs_and_has_tables_and_sinks_as_outputs() -> None:
     flows = Flows(
         reads={"keep": {"view", "names"}, "view": {"inner"}, "inner": {"view"}, "orders": set()},
         targets={"keep": "lake", "view": "view", "inner": "inner", "orders": "orders"},
@@ -101,7 +101,7 @@ def test_events_go_to_a_file_a_line_each(tmp_path: Path) -> None:
     ]
 
 
-def test_events_go_to_a_server_and_one_that_refuses_holds_nothing_up() -> None:
+def test_events_go_to_a_server_and_a_refusal_does_not_hold_up_the_pipeline() -> None:
     got: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -112,7 +112,7 @@ def test_events_go_to_a_server_and_one_that_refuses_holds_nothing_up() -> None:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)

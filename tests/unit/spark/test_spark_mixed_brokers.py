@@ -1,4 +1,4 @@
-"""The exactly-once chain, topic to topic, over brokers that differ in their settings, and have others after each kill.
+"""The exactly-once chain, topic to topic, over brokers that differ in their settings, and get other settings after each kill.
 
 Source and sink are what ships; what Spark does between them is done here, so that a driver dies and starts in no time.
 
@@ -40,7 +40,7 @@ class Chain:
     committed: int = 0
     sent: int = 0
     restarts: dict[int, int] = field(default_factory=dict)
-    #: What was seen of open transactions when they were about to be decided.
+    #: States of open transactions just before their decision.
     timeouts_ms: set[int] = field(default_factory=set)
     raises_epochs: set[bool] = field(default_factory=set)
     lacks_features: bool = False
@@ -57,7 +57,7 @@ class Chain:
         self.sent += RECORDS
 
     def kill_broker_and_die(self) -> None:
-        """Each in its turn; it comes back as another kind."""
+        """Kill the brokers in turn; each comes back as another kind."""
         broker_id = 1 + sum(self.restarts.values()) % self.cluster.brokers
         self.restarts[broker_id] = self.restarts.get(broker_id, 0) + 1
         self.cluster.kill(broker_id)
@@ -66,19 +66,19 @@ class Chain:
         raise Died
 
     def transaction_versions(self) -> set[int]:
-        """What each broker says to a client that comes just now."""
+        """Return the transaction version that each broker has for a new client."""
         with BlockingClient(client_config(self.cluster.bootstrap)) as client:
             client.refresh(())
             versions = [client.connection(broker_id).versions for broker_id in client.image.brokers]
         return {each.finalized_features.get(TRANSACTION_VERSION, (0, 0))[1] for each in versions}
 
     def start(self) -> Run:
-        """In a process of its own, as it were: it connects anew."""
+        """Start the query as if in another process: it opens new connections."""
         close_connections()
         return self.query.start()
 
     def batch(self, run: Run, *, at: str = "", act: Callable[[], None] = lambda: None) -> None:
-        """The next micro-batch, or the last one again if its driver died. `act` happens once, at that point of it."""
+        """Run the next micro-batch, or the last one again if its driver died. `act` is called once, at that point."""
         acts = [act]
 
         def reached(point: str) -> None:

@@ -59,7 +59,7 @@ def synthetic(options: CaseInsensitiveDict) -> object:
         (synthetic, {}, "rowsPerSec", "rowsPerSecond"),
     ],
 )
-def test_a_misspelt_option_is_refused_with_the_one_that_was_meant(
+def test_a_misspelt_option_is_refused_with_the_nearest_name(
     make: Callable[[CaseInsensitiveDict], object], given: dict[str, str], misspelt: str, meant: str, tmp_path: Path
 ) -> None:
     options = {name: value.replace("PATH", str(tmp_path)) for name, value in given.items()}
@@ -70,5 +70,5 @@ def test_a_misspelt_option_is_refused_with_the_one_that_was_meant(
 
 
 def test_deletes_are_hard_or_soft(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="hard or soft, not 'sfot'"):
+    with pytest.raises(ValueError, match="is not valid: use hard or soft"):
         delta_upsert(CaseInsensitiveDict({"path": str(tmp_path), "key": "value", "deletes": "sfot"}))

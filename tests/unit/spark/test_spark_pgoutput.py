@@ -1,4 +1,4 @@
-"""Messages of PostgreSQL's log of changes, without PostgreSQL: what they say, and what they mean for a table of changes."""
+"""Messages of PostgreSQL's log of changes, without PostgreSQL: their contents, and the rows that they become."""
 
 import struct
 from collections.abc import Mapping
@@ -117,7 +117,7 @@ def test_a_row_that_gets_another_key_is_gone_under_the_old_one() -> None:
     assert [(each["id"], each["name"], each["_deleted"]) for each in same] == [(1, "b", False)]
 
 
-def test_large_value_that_an_update_left_alone_is_that_of_the_old_row_or_named_as_unchanged() -> None:
+def test_unchanged_large_value_comes_from_the_old_row_or_is_named_as_unchanged() -> None:
     full = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED], old=[1, "long"], how=b"O"), commit(5))
     assert (full[0]["name"], full[0]["_unchanged"]) == ("long", None)
     [row] = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED]), commit(5))
@@ -125,7 +125,7 @@ def test_large_value_that_an_update_left_alone_is_that_of_the_old_row_or_named_a
 
 
 def test_large_value_of_a_row_that_got_another_key_is_read_from_the_table() -> None:
-    """The log has neither the value nor a row with it: an old key has nulls in place of the other columns."""
+    """The log does not have the value: a message with an old key has nulls in place of the other columns."""
     asked: list[Mapping[str, str]] = []
 
     def look_up(key: Mapping[str, str]) -> Row:
@@ -146,7 +146,7 @@ def test_row_of_a_table_without_a_key_is_known_by_all_its_columns() -> None:
     assert [(each["id"], each["name"], each["_deleted"]) for each in rows] == [(1, "a", True), (1, "b", False)]
 
 
-def test_columns_that_are_left_out_are_not_new_ones() -> None:
+def test_excluded_columns_are_not_new_ones() -> None:
     wider = relation(1, "people", "id", "name", "more")
     inserted = change(b"I", 1, new=[1, "a", "b"])
     for shape in (
@@ -156,7 +156,7 @@ def test_columns_that_are_left_out_are_not_new_ones() -> None:
         assert [row["name"] for row in rows_from(BEGIN, wider, inserted, commit(5), shape=shape)] == ["a"]
 
 
-def test_other_tables_are_left_out_and_a_truncate_is_no_change_of_a_row() -> None:
+def test_changes_of_other_tables_are_left_out_and_a_truncate_is_refused() -> None:
     other = relation(2, "pets", "id")
     truncate = b"T" + struct.pack(">ibi", 1, 0, 2)
     assert rows_from(BEGIN, TABLE, other, change(b"I", 2, new=[1]), truncate, commit(5)) == []
@@ -166,7 +166,7 @@ def test_other_tables_are_left_out_and_a_truncate_is_no_change_of_a_row() -> Non
         rows_from(BEGIN, TABLE, other, both, commit(5))
 
 
-def test_a_column_that_came_later_is_not_left_out_in_silence() -> None:
+def test_a_column_that_was_added_later_fails_the_query() -> None:
     wider = relation(1, "people", "id", "name", "more")
     with pytest.raises(DatabaseError, match="has a column more that the query does not know"):
         rows_from(BEGIN, wider, change(b"I", 1, new=[1, "a", "b"]), commit(5))
@@ -188,12 +188,12 @@ def test_a_column_that_came_later_is_not_left_out_in_silence() -> None:
         change(b"D", 1, new=[1, "a"]),
     ],
 )
-def test_bytes_that_are_no_message_are_refused(message: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(message: bytes) -> None:
     with pytest.raises(BadMessage):
         list(changes([BEGIN, TABLE, message, commit(5)]))
 
 
-def test_other_messages_say_nothing_of_rows() -> None:
+def test_messages_without_rows_are_ignored() -> None:
     assert list(changes([b"O", b"Y", b"M", BEGIN, commit(5)])) == []
     assert (commit_end(commit(77)), commit_end(BEGIN)) == (77, None)
 
@@ -226,8 +226,8 @@ def test_texts_of_postgresql_become_values_of_their_types() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
-        ("NaN", DecimalType(8, 2), "is no number that"),
-        ("Infinity", DecimalType(38, 18), "is no number that"),
+        ("NaN", DecimalType(8, 2), "is not a number of"),
+        ("Infinity", DecimalType(38, 18), "is not a number of"),
         ("123456789012345678901", DecimalType(38, 18), "more digits before the point"),
         ("1000000.00", DecimalType(8, 2), "more digits before the point"),
         ("0.00000000000000000001", DecimalType(38, 18), "more digits behind the point"),
@@ -301,7 +301,7 @@ def test_places_in_the_log_are_numbers_that_compare() -> None:
         ({"uri": "postgresql://x/y", "table": "t", "slots": "x"}, "slot"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, str], said: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(Exception, match=said):
         Watched.parse(options)
     whole = Watched.parse({"uri": "postgresql://x/y", "table": "Shop.Orders", "maxRowsPerTrigger": "5"})

@@ -1,4 +1,4 @@
-"""One process at a time has a project: the catalog of its Spark can be opened once only."""
+"""Only one process at a time may have a project open: the catalog of its Spark can be opened once only."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What needs no Spark: projects, events, progress, the statements of the SQL sink, what rows a range holds."""
+"""The parts of pipelines that need no Spark: projects, events, progress, the statements of the SQL sink, ranges of rows."""
 
 import io
 import json
@@ -58,7 +58,7 @@ PROGRESS = {
 }
 
 
-def test_new_project_is_one_that_loads(tmp_path: Path) -> None:
+def test_a_new_project_can_be_loaded(tmp_path: Path) -> None:
     files = create_project(tmp_path / "shop", bootstrap="here:1")
     project = load_project(tmp_path / "shop" / "transformations")
     assert project.name == "shop"
@@ -69,7 +69,7 @@ def test_new_project_is_one_that_loads(tmp_path: Path) -> None:
     assert '"here:1"' in code and "shop-orders" in code and "{{" not in code
     with pytest.raises(ProjectError, match="not empty"):
         create_project(tmp_path / "shop", bootstrap="here:1")
-    with pytest.raises(ProjectError, match="starts with a letter"):
+    with pytest.raises(ProjectError, match="use a letter first"):
         create_project(tmp_path / "1 shop", bootstrap="here:1")
 
 
@@ -78,14 +78,14 @@ def test_new_project_is_one_that_loads(tmp_path: Path) -> None:
     [
         ("a: [", "not YAML"),
         ("just text", "at least name"),
-        ("name: x", "storage must be there"),
+        ("name: x", "storage is missing or not text"),
         ("name: x\nstorage: s\nflows: []", "unknown flows"),
         ("name: x\nstorage: s\nconfiguration: {a: 1}", 'write "1" in quotes'),
         ("name: x\nstorage: s\nlibraries: [{include: y}]", "must be glob"),
         ("name: x\nstorage: s\nlibraries: [{glob: {include: nothing/**}}]", "name no file"),
     ],
 )
-def test_spec_that_is_wrong_says_where(tmp_path: Path, spec: str, said: str) -> None:
+def test_errors_of_a_spec_name_the_place(tmp_path: Path, spec: str, said: str) -> None:
     (tmp_path / "spark-pipeline.yml").write_text(spec)
     with pytest.raises(ProjectError, match=said) as raised:
         load_project(tmp_path)
@@ -233,7 +233,7 @@ def test_settings_of_clients_come_from_a_file_that_the_spec_names(tmp_path: Path
     assert "kafka.security.protocol" not in sources.topic("orders", bootstrap="here:1").options
 
 
-def test_error_of_spark_is_told_without_its_stack() -> None:
+def test_error_of_spark_is_reported_without_its_stack() -> None:
     text = "[TABLE_OR_VIEW_NOT_FOUND] no x.\n\nJVM stacktrace:\norg.apache…\n\tat a.b.c(D.scala:1)"
     assert plain_message(text) == "[TABLE_OR_VIEW_NOT_FOUND] no x."
     chain = ["Job aborted", "Traceback (most recent call last):\n  File x\nTopicMissing: orders is not there\n", "gone"]
@@ -242,14 +242,14 @@ def test_error_of_spark_is_told_without_its_stack() -> None:
     assert innermost([]) == "no reason was given"
 
 
-def test_views_that_fail_are_computed_again_and_end_a_run_that_goes_on_only_when_they_fail_too_often(
+def test_failed_views_are_computed_again_and_end_a_continuous_run_only_after_too_many_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The run ended with their first failure, and all its flows with it."""
-    told: list[Event] = []
+    """The first failure once ended the run, and all its flows with it."""
+    reported: list[Event] = []
     activated: list[int] = []
     session: Any = SimpleNamespace(activate=lambda: activated.append(1))
-    runner = Runner(project=session, session=session, told=told.append)
+    runner = Runner(project=session, session=session, report=reported.append)
     outcomes = iter([False, False, True, False, False, False])
 
     def once(graph_id: str, options: RunOptions, *, quiet: bool) -> None:
@@ -265,27 +265,28 @@ def test_views_that_fail_are_computed_again_and_end_a_run_that_goes_on_only_when
     with pytest.raises(PipelineFailed, match="the database is away"):
         runner._compute(["turnover"], options)
     assert len(activated) == 6
-    assert {each.message for each in told if isinstance(each, RunState)} == {
-        "Materialized views keep what they have, and are computed again in 60 s: flow turnover failed: the database is away"
+    assert {each.message for each in reported if isinstance(each, RunState)} == {
+        "Materialized views keep their rows, and are computed again in 60 s: flow turnover failed: the database is away"
     }
-    assert len(told) == 4
+    assert len(reported) == 4
 
 
 def test_a_flow_does_not_start_again_on_a_topic_that_was_made_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It failed because its query noticed. The next query knows offsets only: on a topic that has grown it noticed nothing."""
-    told: list[Event] = []
+    """The flow failed because its query noticed it. The next query knows offsets only, and noticed nothing once the topic had
+    grown."""
+    reported: list[Event] = []
     options = {"kafka.bootstrap.servers": "here:1", "subscribe": "orders"}
     project: Any = SimpleNamespace(topics_file=tmp_path / "topics.json")
-    runner = Runner(project=project, session=project, told=told.append)
+    runner = Runner(project=project, session=project, report=reported.append)
     runner._flows.views.add("decoded")
     runner._flows.reads["received"] = {"decoded"}
     ids = {"orders": "1"}
 
     def ids_of(given: Mapping[str, str]) -> dict[str, str]:
         if not ids:
-            raise ConnectionLost("nobody there")
+            raise ConnectionLost("no such topic")
         return dict(ids)
 
     monkeypatch.setattr(connector, "streams", lambda: [("decoded", options), ("other", options | {"subscribe": "x"})])
@@ -310,7 +311,7 @@ def test_a_flow_does_not_start_again_on_a_topic_that_was_made_again(
     with pytest.raises(PipelineFailed, match="flow decoded reads topic orders, which was deleted and made again"):
         fails_and_starts()
     assert len(started) == 2
-    assert isinstance(told[-1], FlowState) and told[-1].state == "FAILED"
+    assert isinstance(reported[-1], FlowState) and reported[-1].state == "FAILED"
 
 
 def test_database_hides_the_password_and_knows_two_kinds() -> None:
@@ -318,7 +319,7 @@ def test_database_hides_the_password_and_knows_two_kinds() -> None:
     assert Database("sqlite:///x").quoted('a"b.c') == '"a""b"."c"'
     with pytest.raises(DatabaseError, match="only postgresql"):
         Database("mysql://db/shop")
-    with pytest.raises(DatabaseError, match="no name of a type"):
+    with pytest.raises(DatabaseError, match="is not the name of a type"):
         Database("sqlite:///x").parameter(1, "int); DROP TABLE x; --")
 
 
@@ -336,7 +337,7 @@ def test_range_of_two_columns_is_one_comparison() -> None:
 
 @pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%SZ"])
 def test_sqlite_rows_wait_for_their_delay_and_no_longer(tmp_path: Path, form: str) -> None:
-    """However their time is written: with a T it once was behind every moment of its day."""
+    """In every form of a time: with a T it once counted as later than every moment of its day."""
     now = datetime.now(UTC)
     with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         connection.execute("CREATE TABLE t (at TIMESTAMP, id INTEGER)")
@@ -371,7 +372,7 @@ def test_sqlite_rows_are_read_in_the_types_of_their_columns_whatever_the_first_o
 
 
 def test_a_number_is_not_taken_for_a_time(tmp_path: Path) -> None:
-    """A column of SQLite that is called a timestamp may have seconds since 1970: they once were read as microseconds."""
+    """A column of SQLite that is declared as a timestamp may have seconds since 1970: they were once read as microseconds."""
     with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         connection.execute("CREATE TABLE t (at TIMESTAMP)")
         connection.execute("INSERT INTO t VALUES (1763356000)")
@@ -400,14 +401,14 @@ def test_sql_sink_refuses_options_that_do_not_go_together(options: dict[str, str
         SqlTarget(options, schema)
 
 
-def test_upsert_without_other_columns_inserts_what_is_new(tmp_path: Path) -> None:
+def test_upsert_without_other_columns_inserts_new_rows(tmp_path: Path) -> None:
     schema = StructType([StructField("id", LongType()), StructField("name", StringType())])
     target = SqlTarget({"uri": f"sqlite:///{tmp_path}/db", "table": "t", "mode": "upsert", "key": "id,name"}, schema)
     [statement] = target._moves(["s1", "s2"])
     assert statement.endswith('ON CONFLICT ("id", "name") DO NOTHING')
 
 
-def test_synthetic_rows_come_by_the_clock_and_stop_where_they_should() -> None:
+def test_synthetic_rows_come_by_the_clock_up_to_the_given_number() -> None:
     clock = [10_000]
     plan = Plan.parse({"rowsPerSecond": "100", "rows": "250", "columns": '{"n": "sequence"}'})
     reader = SyntheticStreamReader(plan, lambda: clock[0])
@@ -423,10 +424,10 @@ def test_synthetic_rows_come_by_the_clock_and_stop_where_they_should() -> None:
             Plan.parse({"columns": json.dumps({"a": wrong})})
 
 
-def test_a_failure_that_spark_tells_again_and_again_is_told_once() -> None:
+def test_a_failure_that_spark_repeats_is_reported_once() -> None:
     reason = "column n is int in the table and string in the rows"
-    told = [f"Flow a has FAILED: {reason}", f"Flow a has FAILED: {reason}", reason, "", "Run has FAILED"]
-    assert once_each(told) == [f"Flow a has FAILED: {reason}", "Run has FAILED"]
+    causes = [f"Flow a has FAILED: {reason}", f"Flow a has FAILED: {reason}", reason, "", "Run has FAILED"]
+    assert once_each(causes) == [f"Flow a has FAILED: {reason}", "Run has FAILED"]
 
 
 TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_X] Failed: Traceback (most recent call last):
@@ -453,17 +454,17 @@ Identifier: t"""
         ("[TABLE_OR_VIEW_NOT_FOUND] no x. SQLSTATE: 42P01;\n'Unresolved [x]", "[TABLE_OR_VIEW_NOT_FOUND] no x.;"),
     ],
 )
-def test_the_cause_is_one_sentence_out_of_what_spark_says(text: str, cause: str) -> None:
+def test_the_cause_is_one_sentence_of_sparks_error(text: str, cause: str) -> None:
     assert cause_of(text) == cause
 
 
-def test_states_are_told_as_they_are_and_causes_once() -> None:
+def test_states_are_reported_as_they_come_and_causes_once() -> None:
     telling = Telling({"a": "code/flows.py:4"})
     failed = "Flow 'spark_catalog.default.a' has FAILED.\nError: " + TRACE.format(error="barnabas.x.Y: no topic")
 
     def states(*messages: str) -> list[tuple[str, str]]:
-        told = [event for message in messages for event in telling.take("t", message)]
-        return [(event.state, event.message) for event in told if not isinstance(event, events.Progress)]
+        reported = [event for message in messages for event in telling.take("t", message)]
+        return [(event.state, event.message) for event in reported if not isinstance(event, events.Progress)]
 
     assert [state for state, _ in states("Flow a is QUEUED.", "Flow b is QUEUED.", "Flow a is STARTING.")] == [
         "QUEUED",
@@ -484,7 +485,7 @@ def test_states_are_told_as_they_are_and_causes_once() -> None:
     assert telling.failure("Run has FAILED") == "flow a (code/flows.py:4) failed: no topic"
 
 
-def test_a_flow_is_told_as_completed_when_what_waited_for_it_starts_and_not_before() -> None:
+def test_a_flow_is_reported_as_completed_when_a_flow_that_waited_for_it_starts() -> None:
     """On a busy machine other flows start between the COMPLETED and the FAILED that Spark says of one flow."""
     flows = Flows(
         reads={"b": {"view"}, "view": {"a_table"}}, targets={"a": "a_table", "b": "b", "view": "view"}, views={"view"}
@@ -493,8 +494,8 @@ def test_a_flow_is_told_as_completed_when_what_waited_for_it_starts_and_not_befo
     telling = Telling({}, {flow: flows.inputs(flow) for flow in flows.targets})
 
     def states(*messages: str) -> list[str]:
-        told = [event for message in messages for event in telling.take("t", message)]
-        return [f"{getattr(event, 'flow', 'run')} {getattr(event, 'state', '')}" for event in told]
+        reported = [event for message in messages for event in telling.take("t", message)]
+        return [f"{getattr(event, 'flow', 'run')} {getattr(event, 'state', '')}" for event in reported]
 
     assert states("Flow c.d.a has COMPLETED.", "Flow other is STARTING.") == ["other STARTING"]
     assert states("Flow c.d.a has FAILED.\nError: x") == ["c.d.a RETRYING"]
@@ -516,7 +517,7 @@ def test_a_flow_that_cannot_be_resolved_is_named() -> None:
     assert [getattr(each, "state", "") for each in telling.rest()] == ["COMPLETED"]
 
 
-def test_a_report_that_comes_late_does_not_bring_a_failed_flow_back() -> None:
+def test_a_late_progress_report_does_not_make_a_failed_flow_running() -> None:
     known = events.Status("shop", "once", "local[*]", 1, "t0", "t0")
     known.take(events.FlowState("t1", "orders", "FAILED", "Flow orders failed: x"))
     known.take(events.parse_progress(PROGRESS))
@@ -536,7 +537,7 @@ def test_a_flow_that_failed_and_completed_in_the_end_has_no_part_in_a_failure() 
     assert telling.failure("[X] other") == "[X] other"
 
 
-def test_what_a_transaction_left_open_or_aborted_is_not_read_unless_it_is_asked_for() -> None:
+def test_records_of_open_and_aborted_transactions_are_read_only_on_request() -> None:
     level = "kafka.isolation.level"
     assert sources.topic("orders", bootstrap="here:1").options[level] == "read_committed"
     asked = sources.topic("orders", bootstrap="here:1", options={level: "read_uncommitted"})
@@ -555,9 +556,9 @@ def test_a_topic_is_read_from_a_time_with_its_zone() -> None:
         "startingOffsetsByTimestampStrategy": "latest",
         "endingTimestamp": "1793494800000",
     }
-    with pytest.raises(ValueError, match="has no time zone: 2026-11-01T00:00Z is a time in UTC"):
+    with pytest.raises(ValueError, match="has no time zone: write 2026-11-01T00:00Z for UTC"):
         options(starting="2026-11-01T00:00")
-    with pytest.raises(ValueError, match="ending='soon': earliest, latest"):
+    with pytest.raises(ValueError, match="ending='soon' is not valid: use earliest, latest"):
         options(ending="soon")
 
 
@@ -582,7 +583,7 @@ CREATE MATERIALIZED VIEW c AS SELECT `read_topic(` FROM read_topic(pattern => 'o
     assert views[2].source().options["subscribePattern"] == r"o\.*"
 
 
-def test_statements_of_sql_say_what_they_make_and_read() -> None:
+def test_statements_of_sql_have_the_names_that_they_make_and_read() -> None:
     text = """CREATE STREAMING TABLE `a` COMMENT 'CREATE VIEW x' AS
 SELECT * FROM STREAM(sales_topic_1) JOIN cat.db.`people` USING (id);
 CREATE TEMPORARY VIEW v AS WITH part AS (SELECT * FROM b) SELECT * FROM (SELECT * FROM part -- FROM nothing
@@ -600,16 +601,16 @@ CREATE FLOW f AS INSERT INTO t BY NAME SELECT * FROM STREAM v"""
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("read_topic(orders)", "^2: read_topic takes 'texts'"),
-        ("read_topic()", "^2: read_topic takes 'texts'"),
-        ("read_topic('a', 'b')", "^2: read_topic takes the topic's name, and all else once"),
-        ("read_topic('a', name => 'b')", "^2: read_topic takes the topic's name, and all else once"),
+        ("read_topic(orders)", "^2: read_topic takes texts"),
+        ("read_topic()", "^2: read_topic takes texts"),
+        ("read_topic('a', 'b')", "^2: read_topic takes the topic's name, and each other argument once"),
+        ("read_topic('a', name => 'b')", "^2: read_topic takes the topic's name, and each other argument once"),
         ("read_topic('a', from => 'b')", "^2: read_topic has no from; there are name, bootstrap"),
         ("read_topic('a', bootstrap => 'h:1', starting => 'soon')", "^2: starting='soon'"),
         ("read_topic('a')", r"^2: read_topic needs bootstrap => 'host:port', or \$BARNABAS_BOOTSTRAP_SERVER"),
     ],
 )
-def test_a_call_of_read_topic_that_makes_no_sense_is_told_with_its_line(
+def test_an_invalid_call_of_read_topic_is_reported_with_its_line(
     call: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BARNABAS_BOOTSTRAP_SERVER", raising=False)

@@ -1,4 +1,4 @@
-"""Which types of Spark PostgreSQL's types are: known by oid, whatever they are called."""
+"""PostgreSQL's types as types of Spark: recognised by oid, whatever their names are."""
 
 import pytest
 from pyspark.sql.types import (
@@ -26,7 +26,7 @@ def pg(oid: int, name: str, declared: str = "", *, typmod: int = -1, category: s
 
 
 def typmod(precision: int, scale: int) -> int:
-    """As `numerictypmodin` packs it."""
+    """Pack a size as `numerictypmodin` does."""
     return (precision << 16 | scale & 0x7FF) + 4
 
 

@@ -1,4 +1,4 @@
-"""Progress of a query as a group's offsets: what goes wrong with it never holds the query up."""
+"""Progress of a query as a group's offsets: an error with it never holds the query up."""
 
 import logging
 import time
@@ -22,30 +22,30 @@ def committed(kafka: Kafka, group: str, topic: str) -> int:
         consumer.close()
 
 
-def test_partitions_that_are_gone_hold_up_neither_the_query_nor_the_others(
+def test_deleted_partitions_hold_up_neither_the_query_nor_other_partitions(
     kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A topic that was made anew with fewer partitions: the query knows of the old ones until it has planned again."""
+    """A topic was created again with fewer partitions: the query knows the old ones until it has planned again."""
     topic, group = kafka.topic("few"), kafka.name("group")
-    told = GroupProgress(client_config(kafka.bootstrap, {}), group)
+    group_progress = GroupProgress(client_config(kafka.bootstrap, {}), group)
     began = time.monotonic()
-    told.commit({TopicPartition(topic, 0): 5, TopicPartition(topic, 3): 7, TopicPartition("nowhere", 0): 1})
+    group_progress.commit({TopicPartition(topic, 0): 5, TopicPartition(topic, 3): 7, TopicPartition("nowhere", 0): 1})
     assert time.monotonic() - began < 30, "half the time for which a client tries"
     assert committed(kafka, group, topic) == 5
     assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
-    told.close()
+    group_progress.close()
 
 
-def test_a_cluster_that_does_not_answer_is_left_alone_for_a_while(
+def test_commits_to_an_unreachable_cluster_pause_for_a_while(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(progress, "_PATIENCE_MS", 100)
     now = [100.0]
-    told = GroupProgress(client_config("127.0.0.1:1", {}), "group", clock=lambda: now[0])
+    group_progress = GroupProgress(client_config("127.0.0.1:1", {}), "group", clock=lambda: now[0])
     for offset in range(5):
-        told.commit({TopicPartition("t", 0): offset})
-    assert caplog.text.count("progress was not committed") == 1
+        group_progress.commit({TopicPartition("t", 0): offset})
+    assert caplog.text.count("cannot commit the query's progress") == 1
     now[0] += 31
-    told.commit({TopicPartition("t", 0): 9})
+    group_progress.commit({TopicPartition("t", 0): 9})
     assert [record.levelno for record in caplog.records].count(logging.WARNING) == 2
-    told.close()
+    group_progress.close()

@@ -1,4 +1,4 @@
-"""Which message of its schema a record of Protobuf is: bytes of one message read as another are no error, but nonsense."""
+"""Decides which message of its schema a Protobuf record is: bytes of one message can be read as another, with wrong values."""
 
 import pytest
 
@@ -18,7 +18,7 @@ ORDER, LINE, OTHER = [1], [1, 0], [0]
 
 
 class Registry:
-    """Knows one schema."""
+    """A registry with one schema."""
 
     def schema(self, schema_id: int) -> RegisteredSchema:
         return RegisteredSchema(FILE, "PROTOBUF")
@@ -28,7 +28,7 @@ class Registry:
 
 
 def read(indexes: list[int], name: str) -> object:
-    """A record of the message at these indexes, whose field 1 is 7."""
+    """Read a record of the message at these indexes, whose field 1 is 7."""
     files = ProtobufSchema(FILE, {}, as_new=False).descriptor_set()
     convert = _KnownMessage(Registry(), name, protobuf.reader(files, name, framed=True))  # type: ignore[arg-type]
     return convert(wire.frame(1, wire.write_indexes(indexes) + b"\x08\x07"))

@@ -1,4 +1,4 @@
-"""The figure for rows that came again and were not written twice, from the checkpoint of a flow to the line of a run."""
+"""The number of rows that came again and were not written twice, from the checkpoint of a flow to the line of a run."""
 
 import json
 from pathlib import Path

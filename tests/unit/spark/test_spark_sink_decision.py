@@ -1,4 +1,4 @@
-"""The decision log, pure: what its records mean, and what a driver may do."""
+"""The decision log, pure: its records, and the decisions that a driver may make."""
 
 import itertools
 import json
@@ -55,7 +55,7 @@ OLD_ENDED = b'{"version": 1, "batch": 4, "endedAtMs": 2000}'
 
 
 def judge(state: QueryState, *, run: str, batch: int, **changes: Any) -> decision.Verdict:
-    """Of the batch of this number as the query plans it: batch N has the offsets oN."""
+    """Judge the batch of this number: batch N has the offsets oN."""
     given = {"replaces": (), "planned_at_ms": None, "accepted": "", "reason": ""}
     given |= {name: changes.pop(name) for name in list(changes) if name in given}
     identity = replace(IDENTITY, batch=batch, offsets=f"o{batch}")
@@ -63,7 +63,7 @@ def judge(state: QueryState, *, run: str, batch: int, **changes: Any) -> decisio
 
 
 class Log:
-    """Bytes as a broker would have them."""
+    """A log in the bytes of a broker."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -137,7 +137,7 @@ def test_a_decision_names_its_transactions_in_full() -> None:
 @pytest.mark.parametrize("prepared", list(itertools.product([False, True], repeat=2)))
 def test_a_decision_knows_which_of_its_transactions_are_prepared(prepared: tuple[bool, ...]) -> None:
     both = zip(FIRST.transactions, prepared, strict=True)
-    decided = replace(FIRST, transactions=tuple(each._replace(prepared=is_so) for each, is_so in both))
+    decided = replace(FIRST, transactions=tuple(each._replace(prepared=is_prepared) for each, is_prepared in both))
     assert decision.decode_decision(decided.encode()) == decided
     # As earlier versions read it: where it is true, all are.
     assert json.loads(decided.encode())["twoPhase"] == all(prepared)
@@ -172,7 +172,7 @@ def test_a_new_start_replaces_the_old_one_which_may_decide_nothing_more() -> Non
         assert judge(after, run="r1", batch=batch) == Superseded("r2")
 
 
-def test_starts_that_were_replaced_are_remembered_for_a_while() -> None:
+def test_a_limited_number_of_replaced_starts_is_remembered() -> None:
     known = tuple(f"old{number}" for number in range(SUPERSEDED_MAX))
     verdict = judge(QueryState(replace(FIRST, superseded=known)), run="r2", batch=5)
     assert isinstance(verdict, Undecided)
@@ -276,7 +276,7 @@ def test_a_checkpoint_that_was_replanned_on_purpose_follows_any_batch_of_its_for
 def test_after_an_older_barnabas_the_time_of_the_plan_decides(
     batch: int, planned_at_ms: int | None, verdict: type[decision.Verdict]
 ) -> None:
-    """Spark plans a batch before the sink decides it: a plan that is younger than the decision is another one."""
+    """Spark plans a batch before the sink decides it: a plan made after the decision is that of another batch."""
     state = QueryState(decision.decode_decision(OLD_DECISION), Ended(4, 2000))
     assert isinstance(judge(state, run="r2", batch=batch, planned_at_ms=planned_at_ms), verdict)
     replanned = judge(state, run="r2", batch=batch, replaces=(NAMELESS,))
@@ -290,7 +290,7 @@ def test_a_query_whose_checkpoint_is_not_known_is_warned_once_a_start() -> None:
     assert isinstance(verdict, Undecided) and not verdict.caveat
 
 
-def test_a_query_that_goes_on_into_another_topic_says_so() -> None:
+def test_a_query_that_goes_on_into_another_topic_logs_a_warning() -> None:
     verdict = judge(STATE, run="r2", batch=5, target="cluster k, topic u")
     assert isinstance(verdict, Undecided)
     assert verdict.caveat == "batches up to 4 went to cluster k, topic t, this one goes to cluster k, topic u"
@@ -301,7 +301,7 @@ def test_a_void_decision_leaves_its_batch_undecided() -> None:
     assert judge(state, run="r1", batch=4) == Undecided(None, (), is_takeover=False)
 
 
-def test_only_old_queries_that_owe_nothing_are_forgotten() -> None:
+def test_only_old_queries_without_unfinished_batches_are_forgotten() -> None:
     states = {
         "done": QueryState(FIRST, Ended(4, 1000)),
         "owes": QueryState(FIRST, Ended(3, 1000)),
@@ -349,6 +349,6 @@ def test_options_have_the_names_of_spark_and_of_kafka_producers() -> None:
         ({"kafka.enable.idempotence": "true", "kafka.acks": "0", "deliveryGuarantee": "at-least-once"}, "acks"),
     ],
 )
-def test_options_that_cannot_be_honoured_are_refused(given: dict[str, str], words: str) -> None:
+def test_unsupported_options_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse({"kafka.bootstrap.servers": "a:1"} | given)

@@ -176,7 +176,7 @@ def test_a_row_that_cannot_become_a_record_is_refused(rows: list[dict[str, Any]]
 
 
 def test_a_million_rows_take_seconds_at_most() -> None:
-    """A floor far below what is measured (millions per second): that no object is made per record."""
+    """The limit is far below the measured millions per second: it fails if the encoder makes an object per record."""
     values = pa.array([b"v" * 200] * 10_000, pa.binary())
     keys = pa.array([str(number).encode() for number in range(10_000)], pa.binary())
     batch = pa.record_batch([keys, values], names=["key", "value"])

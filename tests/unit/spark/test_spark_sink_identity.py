@@ -227,7 +227,7 @@ def test_a_batch_that_was_decided_for_another_topic_is_refused_and_the_next_one_
 
 
 def test_a_refused_batch_leaves_no_decided_transaction_open(query: Query) -> None:
-    """Readers wait for a decided batch: it is ended although what comes under its number is refused."""
+    """Readers wait for a decided batch: the sink ends it although it refuses the other batch of its number."""
     query.start().do(0)
     with pytest.raises(Died):
         query.start().do(1, dies_at=DECIDED)
@@ -248,7 +248,7 @@ def test_a_query_without_a_checkpoint_location_refuses_to_skip_and_says_why(quer
     assert query.seen() == all_of(0, 1)
 
 
-def test_a_damaged_id_of_a_checkpoint_is_said(query: Query) -> None:
+def test_a_damaged_id_of_a_checkpoint_is_an_error(query: Query) -> None:
     query.start().do(0)
     (query.checkpoint / "barnabas" / "checkpoint.json").write_text("{")
     with pytest.raises(NotTheSameBatch, match=r"checkpoint\.json is damaged"):

@@ -53,7 +53,7 @@ def plain_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def mixed_cluster() -> Iterator[Cluster]:
-    """Two-phase commit is read-only: every cluster that enables it is this one for a while."""
+    """Two-phase commit is a read-only setting: a cluster that enables it, broker by broker, is mixed for a while."""
     spread = {"transaction.state.log.num.partitions": "16"}
     with Cluster(brokers=2, config=spread, broker_config={1: TWO_PHASE, 2: TIMES_OUT}) as cluster:
         yield cluster
@@ -170,7 +170,7 @@ def test_of_two_drivers_that_decide_the_same_batch_the_first_wins(query: Query) 
     assert query.open_transactions() == []
 
 
-def test_a_driver_that_is_fenced_while_it_decides_is_told(query: Query) -> None:
+def test_a_driver_that_is_fenced_while_it_decides_fails_with_driver_replaced(query: Query) -> None:
     old, new = query.start(), query.start()
     theirs = old.write_all(0)
     writer = old.writer()
@@ -201,7 +201,7 @@ def test_a_transaction_gone_before_the_decision_fails_the_batch_whole(query: Que
 
 
 def lose(query: Query, run: Run, count: int) -> None:
-    """The driver dies after deciding; before it comes back, the brokers abort transactions."""
+    """Let the driver die after deciding; before it comes back, the brokers abort transactions."""
     with pytest.raises(Died):
         run.do(0, dies_at=DECIDED)
     names = query.open_transactions()
@@ -209,7 +209,7 @@ def lose(query: Query, run: Run, count: int) -> None:
     query.connection().transactions.abort_all(names[:count], timeout_ms=1000)
 
 
-def test_decided_transactions_that_a_broker_aborted_fail_the_query_until_it_is_told_what_to_do(query: Query) -> None:
+def test_decided_transactions_that_a_broker_aborted_fail_the_query_until_an_option_decides(query: Query) -> None:
     lose(query, query.start(), 1)
     for _ in range(2):
         with pytest.raises(TransactionsLost, match=r"1 of its 3 .*onLostTransactions=rewrite"):
@@ -239,7 +239,7 @@ def test_a_decision_whose_transactions_are_all_gone_is_void(query: Query) -> Non
 
 
 def test_a_batch_is_not_decided_without_the_rows_of_tasks_that_took_it_for_decided(query: Query) -> None:
-    """They read a decision that another driver was just taking back."""
+    """The tasks read a decision that another driver was just voiding."""
     run = query.start()
     messages = run.write_all(0)
     assert messages[1] is not None
@@ -296,7 +296,7 @@ def test_coordinators_that_differ_in_two_phase_commit_let_a_batch_be_seen_whole(
 def test_a_transaction_prepared_by_a_coordinator_that_then_lost_its_place_is_written_again(
     mixed_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its new identity went with the answer: one that takes over without two-phase commit cannot tell it."""
+    """Its new identity was lost with the answer: a coordinator without two-phase commit that takes over cannot return it."""
     query = Query(mixed_cluster.bootstrap, monkeypatch, kafka.name("query"))
     run = query.start()
     messages = run.write_all(0, 16)
@@ -317,7 +317,7 @@ def test_a_transaction_prepared_by_a_coordinator_that_then_lost_its_place_is_wri
     assert query.seen() == all_of(0, tasks=16)
 
 
-def test_transactions_that_ended_so_long_ago_that_nobody_remembers_are_not_taken_for_lost(
+def test_transactions_that_ended_and_were_forgotten_are_not_taken_for_lost(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TIMES_OUT | {
@@ -437,7 +437,7 @@ def test_the_next_batch_write_finishes_one_whose_driver_died_after_deciding(quer
     assert decisions(query) == {}
 
 
-def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_says(query: Query) -> None:
+def test_a_write_within_foreach_batch_over_connect_is_identified_by_its_options(query: Query) -> None:
     """Over Spark Connect, a write within foreachBatch has no properties of its query."""
 
     def write(batch: int, run: str, **options: str) -> None:
@@ -470,7 +470,7 @@ def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_sa
 
 
 def test_a_write_within_a_micro_batch_is_known_by_the_number_that_it_was_given(query: Query) -> None:
-    """Spark has a number for the micro-batch, but `once=` may say another: of a part of it, or of a batch of one's own."""
+    """Spark has a number for the micro-batch, but `once=` may give another one: of a part of it, or one of the caller's own."""
 
     def write(number: int) -> None:
         sink_of_parts = sinks.topic(query.topic, bootstrap=query.bootstrap, options=query.options)
@@ -487,7 +487,7 @@ def test_a_write_within_a_micro_batch_is_known_by_the_number_that_it_was_given(q
 
 
 def decisions(query: Query) -> dict[str, object]:
-    """Unfinished batch writes."""
+    """Return the unfinished batch writes."""
     found = SinkConnection(sink.parse(query.options).client)
     try:
         known = found.decisions("decisions", "any")

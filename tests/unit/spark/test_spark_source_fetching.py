@@ -1,4 +1,4 @@
-"""A task's fetches, against a scripted client: what brokers answer now and then, and what comes of it."""
+"""A task's fetches, against a scripted client with the rare answers of brokers."""
 
 import sys
 import threading
@@ -40,17 +40,17 @@ def batch(base: int, count: int) -> bytes:
 
 @dataclass
 class Script:
-    """A client that answers from a list; the last answer is given for ever. Remembers what it was asked."""
+    """A client that answers from a list, and repeats the last answer for ever. Remembers the requests."""
 
     answers: list[Fetched | Exception]
     first_offset: int = 0
-    #: Of the topic that is there.
+    #: Id of the existing topic.
     topic_id: bytes = b"1" * 16
     #: Below it the log is in tiered storage; None: the broker is too old to know of such.
     first_local: int | None = 0
-    #: What it hears when it asks again.
+    #: The result of the next metadata request.
     next_ids: list[bytes] = field(default_factory=list)
-    #: The topic that a fetch finds where it was refused, and looked for the leader anew.
+    #: The topic that a fetch finds when it looks for the leader again after an error.
     found_id: bytes | None = None
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ def test_a_hole_at_the_end_of_a_compacted_log_ends_the_range(read: Read, first_l
 
 
 def test_a_slow_read_from_tiered_storage_is_not_taken_for_a_hole(read: Read, monkeypatch: pytest.MonkeyPatch):
-    """A broker answers empty when its remote storage does not answer in time, as often as that happens."""
+    """A broker returns an empty response whenever its remote storage does not answer in time."""
     monkeypatch.setattr(sys.modules[__name__], "OPTIONS", replace(OPTIONS, poll_timeout_ms=60_000))
     script = Script([*[answer(high_watermark=10)] * 7, answer(batch(0, 10))], first_local=8)
     assert read(script, 0, 10) == list(range(10))
@@ -149,7 +149,7 @@ def test_records_that_were_promised_and_do_not_come_are_data_loss(read: Read):
     assert read(Script(list(answers)), 0, 9, fail=False) == [0, 1, 2]
 
 
-def test_what_is_out_of_range_is_skipped_to_where_the_log_begins(read: Read):
+def test_an_offset_out_of_range_skips_to_the_start_of_the_log(read: Read):
     refused = BrokerRefused(ErrorCode.OFFSET_OUT_OF_RANGE)
     with pytest.raises(DataLoss, match="Cannot fetch offset 2 of t-3"):
         read(Script([refused]), 2, 9)
@@ -159,19 +159,19 @@ def test_what_is_out_of_range_is_skipped_to_where_the_log_begins(read: Read):
     assert read(Script([refused], first_offset=0), 2, 9, fail=False) == []
 
 
-def test_a_partition_that_is_gone_is_data_loss_and_a_cluster_that_is_gone_is_not(read: Read):
+def test_a_deleted_partition_is_data_loss_and_an_unreachable_cluster_is_not(read: Read):
     gone = DeadlineExceeded("gave up")
     gone.__cause__ = BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     with pytest.raises(DataLoss, match="Cannot fetch offset 0 of t-3: there is no such partition"):
         read(Script([gone]), 0, 9)
     assert read(Script([gone]), 0, 9, fail=False) == []
     away = DeadlineExceeded("gave up")
-    away.__cause__ = ConnectionLost("nobody there")
+    away.__cause__ = ConnectionLost("no broker there")
     with pytest.raises(DeadlineExceeded):
         read(Script([away]), 0, 9, fail=False)
 
 
-def test_a_topic_made_anew_between_plan_and_read_is_data_loss(monkeypatch: pytest.MonkeyPatch):
+def test_a_topic_created_again_between_plan_and_read_is_data_loss(monkeypatch: pytest.MonkeyPatch):
     planned = OffsetRange(PARTITION, 0, 3, topic_id=b"1" * 16)
 
     def read(topic_id: bytes, *, fail: bool) -> int:
@@ -182,7 +182,7 @@ def test_a_topic_made_anew_between_plan_and_read_is_data_loss(monkeypatch: pytes
 
     assert read(b"1" * 16, fail=True) == 3
     assert read(bytes(16), fail=True) == 3, "a broker that is too old to know"
-    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and made anew"):
+    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and created again"):
         read(b"2" * 16, fail=True)
     assert read(b"2" * 16, fail=False) == 0
 
@@ -195,8 +195,8 @@ def test_a_client_that_knows_the_topic_as_it_was_asks_again():
     assert [offset for part in rows for offset in part.column("offset").to_pylist()] == [0, 1, 2]
 
 
-def test_what_a_fetch_brings_of_a_topic_that_was_made_anew_under_it_is_not_read():
-    """A fetch that is refused looks for the leader anew, and asks for the topic that has the name then."""
+def test_a_fetch_from_a_topic_that_was_created_again_is_not_read():
+    """After an error a fetch looks for the leader again, and asks for the topic that has the name then."""
     planned = OffsetRange(PARTITION, 0, 3, topic_id=b"1" * 16)
 
     def read(*, fail: bool) -> int:
@@ -204,7 +204,7 @@ def test_what_a_fetch_brings_of_a_topic_that_was_made_anew_under_it_is_not_read(
         rows = read_small(script, replace(OPTIONS, fail_on_data_loss=fail), [planned], ("offset",))
         return sum(part.num_rows for part in rows)
 
-    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and made anew"):
+    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and created again"):
         read(fail=True)
     assert read(fail=False) == 0
 
@@ -221,7 +221,7 @@ def test_several_ranges_of_a_task_are_read_with_one_client(monkeypatch: pytest.M
 
 @dataclass
 class Many:
-    """A client of a topic whose partitions have ten records each, and what it was asked. An answer has room for four."""
+    """A client of a topic whose partitions have ten records each. A response has room for four. Remembers the requests."""
 
     #: Partitions that come alone only.
     alone: frozenset[int] = frozenset()
@@ -270,9 +270,9 @@ def test_many_small_ranges_come_with_few_fetches_in_order_and_in_one_piece(alone
     assert len(come) == len({*come}), "nothing is fetched again because another partition had nothing"
 
 
-def test_what_was_fetched_together_is_of_the_topic_that_was_planned():
+def test_records_that_are_fetched_together_are_of_the_planned_topic():
     assert len(rows_of(Many(), small(3, topic_id=b"1" * 16))[0]) == 21
-    with pytest.raises(DataLoss, match="offset 2 of t-0: the topic was deleted and made anew"):
+    with pytest.raises(DataLoss, match="offset 2 of t-0: the topic was deleted and created again"):
         rows_of(Many(), small(3, topic_id=b"2" * 16))
 
 

@@ -142,12 +142,12 @@ def test_limits_and_their_order_of_precedence():
     refused({**base, "startingOffsets": '{"a":[1]}'}, "startingOffsets: expected")
     refused({**base, "startingOffsetsByTimestamp": '{"a":{"0":"x"}}'}, "startingOffsetsByTimestamp: expected e")
     refused({**base, "startingTimestamp": "noon"}, "not a time in milliseconds")
-    refused({**base, "startingOffsetsByTimestampStrategy": "guess"}, "neither 'error' nor 'latest'")
+    refused({**base, "startingOffsetsByTimestampStrategy": "guess"}, "use 'error' or 'latest'")
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         refused({**base, name: "1"}, f"not valid in streaming queries: remove '{name}'", streaming=True)
 
 
-def test_what_cannot_work_is_refused_by_name():
+def test_invalid_options_are_refused_by_name():
     base = {**SERVERS, "subscribe": "a"}
     refused({"subscribe": "a"}, "Option 'kafka.bootstrap.servers' must be specified")
     refused({**base, "kafka.bootstrap.servers": "nowhere"}, "is not host:port")
@@ -155,13 +155,13 @@ def test_what_cannot_work_is_refused_by_name():
         refused({**base, f"kafka.{name}": "x"}, f"Kafka option '{name}' is not supported")
     refused({**base, "startingOffset": "earliest"}, "did you mean 'startingOffsets'")
     refused({**base, "qqq": "1"}, r"Option 'qqq' is not supported by the source; the options are kafka\.\*, ")
-    refused({**base, "kafka.isolation.level": "dirty"}, "neither read_committed nor read_uncommitted")
+    refused({**base, "kafka.isolation.level": "dirty"}, "use read_committed or read_uncommitted")
     for name in ("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
         for text in ("0", "-1", "many"):
             refused({**base, name: text}, f"{name} must be positive")
     crossed = {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}
     refused({**base, **crossed}, r"minOffsetsPerTrigger \(11\) is higher than maxOffsetsPerTrigger \(10\)")
-    refused({**base, "failOnDataLoss": "maybe"}, "neither true nor false")
+    refused({**base, "failOnDataLoss": "maybe"}, "use true or false")
     refused({**base, "fetchOffset.numRetries": "-1"}, "must be a whole number")
     refused({**base, "maxTriggerDelay": "soon"}, "not a time such as 15m")
 

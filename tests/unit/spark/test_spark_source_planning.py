@@ -1,4 +1,4 @@
-"""What a query reads, decided without Spark and without a cluster: ranges, splits, triggers, filters, groups."""
+"""Plans of queries, without Spark and without a cluster: ranges, splits, triggers, filters, groups."""
 
 import logging
 from datetime import UTC, datetime
@@ -75,7 +75,7 @@ def test_split_ranges_cover_every_offset_once_in_order(
         assert len(split) >= min(min_partitions, sum(sizes))
 
 
-def test_a_batch_is_divided_by_size_where_no_option_says_how():
+def test_a_batch_is_divided_by_size_by_default():
     def tasks(size: int, **options: str) -> int:
         chosen = source_options({"kafka.bootstrap.servers": "h:1", "subscribe": "a", **options}, streaming=False)
         whole = [OffsetRange(A0, 7, 7 + size), OffsetRange(A1, 0, 10)]
@@ -175,7 +175,7 @@ def test_ranges_of_a_micro_batch():
         ({}, {B0: 9}, {}, "Added partition b-0 is gone, with records up to offset 9", []),
     ],
 )
-def test_what_is_lost_is_named(
+def test_errors_name_the_lost_records(
     start: dict[TopicPartition, int],
     end: dict[TopicPartition, int],
     new_from: dict[TopicPartition, int],
@@ -199,7 +199,7 @@ def test_a_trigger_waits_for_enough_records_but_not_for_ever():
     assert not delay.waits(waiting=1, now_ms=6999)
 
 
-def test_specific_offsets_must_name_what_is_read():
+def test_specific_offsets_must_name_all_partitions_that_are_read():
     check_covers({A0: 1, A1: 2}, [A1, A0], option="startingOffsets")
     with pytest.raises(ConfigError, match=r"If startingOffsets contains .* Specified: a-0\. Assigned: a-0, a-1"):
         check_covers({A0: 1}, [A0, A1], option="startingOffsets")
@@ -244,7 +244,7 @@ def test_a_filter_on_time_gives_a_beginning_and_is_checked_again():
     assert taken(GreaterThan(TIME, datetime(2024, 1, 1)))[0].timestamp_from_ms is None  # whose noon is it?
 
 
-def test_filters_that_say_nothing_of_offsets_are_sparks():
+def test_filters_without_bounds_on_offsets_are_left_to_spark():
     others: list[Filter] = [
         EqualTo(("key",), b"k"),
         IsNull(OFFSET),

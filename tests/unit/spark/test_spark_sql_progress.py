@@ -1,4 +1,4 @@
-"""The SQL sink tells a new batch from one that comes again and from another one, and drops staging tables that are left."""
+"""The SQL sink distinguishes new, repeated and other batches, and drops staging tables that dead runs have left."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ class Table:
         self.options |= options
 
     def write(self, batch: int, *rows: int, planned: str = "", **options: str) -> None:
-        """As Spark does it: it plans the batch, executors stage its rows, the driver publishes them."""
+        """Write a batch as Spark does: it plans the batch, executors stage its rows, the driver publishes them."""
         (self.checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
         (self.checkpoint / "metadata").write_text(f'{{"id":"{QUERY}"}}')
         (self.checkpoint / "offsets" / str(batch)).write_text(planned or f"plan {batch}")
@@ -138,7 +138,8 @@ def test_batch_that_was_planned_again_is_refused_and_not_thrown_away(table: Tabl
 
 
 def test_one_query_writes_two_tables_of_one_database(table: Table) -> None:
-    """A copy of a checkpoint that goes elsewhere: its batches were taken for those of the first table, and left out."""
+    """A copy of a checkpoint that writes into another table: its batches were once taken for those of the first table, and left
+    out."""
     other = Table(table.folder, "other")
     table.write(0, 1)
     other.write(0, 1)

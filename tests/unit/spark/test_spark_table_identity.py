@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables when another batch comes under a number that they have: refused, or what the user says of it."""
+"""Another batch comes under a number that a Delta or Iceberg table has: it is refused, or an option decides."""
 
 import json
 import logging

@@ -37,9 +37,10 @@ from barnabas.spark.pipelines import sinks
 from barnabas.spark.pipelines.delta_upsert import DeltaUpsertSource
 from barnabas.spark.pipelines.sinks import emptying
 from barnabas.spark.pipelines.sinks.delta_table import DeltaSource
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, Target, Task
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, Target, Task, once_of
 from barnabas.spark.pipelines.sinks.exactly_once import Staged as StagedMessage
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergSource
+from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch, becomes, require_values
 from barnabas.spark.pipelines.sources.sql_query import SqlSource
 
@@ -129,7 +130,7 @@ class Table:
 
 
 def nullable(schema: StructType) -> StructType:
-    """What executors get: Spark does not promise what a frame says of nulls."""
+    """Return the schema that executors get: Spark does not keep a frame's nullability."""
     made = StructType()
     for each in schema.fields:
         made.add(each.name, each.dataType, True)
@@ -179,13 +180,13 @@ def test_rows_that_do_not_fit_are_refused_before_anything_is_written(table: Tabl
     assert table.files() == before
 
 
-def test_what_is_narrower_is_written_in_the_type_of_the_table(table: Table) -> None:
+def test_narrower_values_are_written_in_the_type_of_the_table(table: Table) -> None:
     table.write("id long, n long", [{"id": 1, "n": 2**40}])
     table.write("id int, n int", [{"id": 2, "n": 7}])
     assert table.rows() == [{"id": 1, "n": 2**40}, {"id": 2, "n": 7}]
 
 
-def test_a_null_for_a_column_that_takes_none_is_refused_and_nothing_of_the_batch_is_seen(table: Table) -> None:
+def test_a_null_for_a_column_that_is_not_null_is_refused_with_the_whole_batch(table: Table) -> None:
     if table.kind == "sqlite":
         with closing(sqlite3.connect(f"{table.folder}/db")) as connection:
             connection.execute("CREATE TABLE t (id INTEGER, n INTEGER NOT NULL)")
@@ -219,7 +220,7 @@ def test_constraints_of_a_database_are_kept(tmp_path: Path) -> None:
     assert table.rows() == []
 
 
-def test_overwrite_puts_a_batch_in_the_place_of_all_that_is_there_once(table: Table) -> None:
+def test_overwrite_replaces_all_rows_once(table: Table) -> None:
     columns, rows = "id long, n int", [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
     table.write(columns, rows, Batch("q", 0))
     table.write(columns, [{"id": 3, "n": 3}], Batch("q", 1), overwrite="yes")
@@ -241,8 +242,8 @@ def test_overwrite_keeps_the_constraints_of_a_delta_table(tmp_path: Path) -> Non
     assert table.rows() == [{"id": 2, "n": 2}]
 
 
-def test_a_batch_write_that_has_a_name_and_a_number_is_there_once(any_table: Table) -> None:
-    """What `foreachBatch` needs to write into several tables."""
+def test_a_batch_write_with_a_name_and_a_number_is_written_once(any_table: Table) -> None:
+    """`foreachBatch` needs this to write into several tables."""
     upserts = any_table.kind == "delta upsert"
     columns = schema_of("id long, n int" + (", _deleted boolean, _sequence long" if upserts else ""))
 
@@ -288,29 +289,39 @@ class Frame:
         return self
 
     def save(self) -> None:
-        """It is noted already."""
+        """Do nothing: `options` has noted the write."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "where", "target"), [("barnabas-sql", "uri", "table"), ("barnabas", "kafka.bootstrap.servers", "topic")]
-)
-def test_targets_that_remember_names_in_one_place_do_not_share_one(kind: str, where: str, target: str) -> None:
-    """A database has one table of names, and a cluster one topic: the second write would pass for the first come again."""
+def test_two_topics_of_one_cluster_do_not_share_a_name() -> None:
+    """The decision log has one record for a query and a name: it would take the second write for a repeated first one."""
     frame: Any = Frame("query")
 
     def sink(place: str, name: str) -> sinks.Sink:
-        return sinks.Sink(kind, {where: place, target: name})
+        return sinks.Sink("barnabas", {"kafka.bootstrap.servers": place, "topic": name})
 
     for number in (0, 0, 1):
-        sink(f"{kind}://one", "orders").write(frame, once=("batches", number))
-    with pytest.raises(
-        ValueError, match="once='batches' is the name of writes into orders; writes into totals need another"
-    ):
-        sink(f"{kind}://one", "totals").write(frame, once=("batches", 0))
-    sink(f"{kind}://one", "totals").write(frame, once=("totals", 0))
-    sink(f"{kind}://two", "totals").write(frame, once=("batches", 0))
+        sink("one:9092", "orders").write(frame, once=("batches", number))
+    with pytest.raises(ValueError, match="once='batches' is the name of writes into orders"):
+        sink("one:9092", "totals").write(frame, once=("batches", 0))
+    sink("one:9092", "totals").write(frame, once=("totals", 0))
+    sink("two:9092", "totals").write(frame, once=("batches", 0))
     sinks.Sink("barnabas-delta", {"path": "/lake"}).write(frame, once=("batches", 0))
     assert len(frame.saved) == 6
+
+
+def test_two_tables_of_one_database_may_share_a_name(tmp_path: Path) -> None:
+    """The sink asks for no second name, and the progress of each table is a row of its own."""
+    frame: Any = Frame("query")
+    uri = f"sqlite:///{tmp_path}/db"
+    for table in ("orders", "totals"):
+        sinks.Sink("barnabas-sql", {"uri": uri, "table": table}).write(frame, once=("batches", 0))
+    for options, id in zip(frame.saved, (1, 2), strict=True):
+        target = SqlTarget(options, schema_of("id long"))
+        items = target.stage(iter([pa.RecordBatch.from_pylist([{"id": id}])]), Task("job", 0, 0, 0))
+        target.publish(items, once_of(options))
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        found = connection.execute("SELECT id FROM orders UNION ALL SELECT id FROM totals").fetchall()
+    assert found == [(1,), (2,)]
 
 
 def test_two_queries_may_have_the_same_name_for_writes_into_topics() -> None:
@@ -329,7 +340,7 @@ def test_a_table_of_changes_is_not_overwritten(tmp_path: Path) -> None:
         Table("delta upsert", tmp_path).target(columns, overwrite="yes")
 
 
-def test_a_sink_is_looked_at_and_emptied(table: Table) -> None:
+def test_a_sink_is_counted_and_emptied(table: Table) -> None:
     lake = str(table.folder / "delta")
     sink = {
         "delta": lambda: sinks.delta(lake),
@@ -375,7 +386,7 @@ def test_a_folder_of_parquet_is_deleted_when_it_is_emptied(tmp_path: Path) -> No
         ("text", ["x" * 9999], ""),
     ],
 )
-def test_values_that_a_database_has_no_room_for_are_refused_with_column_and_value(
+def test_values_that_a_database_cannot_store_are_refused_with_column_and_value(
     declared: str, values: list[object], said: str
 ) -> None:
     kind = pa.decimal128(38, 6) if "numeric" in declared else pa.string()
@@ -394,7 +405,7 @@ def as_decimal(value: object) -> Decimal | None:
     return None if value is None else Decimal(str(value))
 
 
-def test_merge_schema_adds_columns_and_fills_what_rows_lack(table: Table) -> None:
+def test_merge_schema_adds_columns_and_fills_missing_ones_with_null(table: Table) -> None:
     table.write("id long, n int", [{"id": 1, "n": 1}])
     table.write("id long, more string", [{"id": 2, "more": "x"}], mergeSchema="true")
     assert table.rows() == [{"id": 1, "n": 1, "more": None}, {"id": 2, "n": None, "more": "x"}]
@@ -414,7 +425,7 @@ def test_merge_schema_widens_where_the_table_can(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "is_so"),
+    ("given", "wanted", "is_expected"),
     [
         (INT, LONG, True),
         (LONG, INT, False),
@@ -431,8 +442,8 @@ def test_merge_schema_widens_where_the_table_can(tmp_path: Path) -> None:
         (StructType().add("a", INT), StructType().add("b", INT), False),
     ],
 )
-def test_which_types_become_which(given: DataType, wanted: DataType, is_so: bool) -> None:
-    assert becomes(given, wanted) is is_so
+def test_which_types_become_which(given: DataType, wanted: DataType, is_expected: bool) -> None:
+    assert becomes(given, wanted) is is_expected
 
 
 def test_delta_upserts_keep_types_too(tmp_path: Path) -> None:
@@ -504,10 +515,10 @@ def test_text_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: P
             target.stage(iter([rows]), Task("query", 0, 0, 0))
 
 
-def test_sqlite_refuses_what_it_would_make_null_of(tmp_path: Path) -> None:
-    """It has no NaN. In silence a number became null, and rows with such a key were inserted again and again."""
+def test_sqlite_refuses_nan_which_it_would_store_as_null(tmp_path: Path) -> None:
+    """SQLite has no NaN. A number became null without an error, and rows with such a key were inserted again and again."""
     table = Table("sqlite", tmp_path)
-    with pytest.raises(TableMismatch, match="column price has NaN, of which SQLite makes null"):
+    with pytest.raises(TableMismatch, match="column price has NaN, which SQLite stores as null"):
         table.stage("id long, price double", [{"id": 1, "price": 1.5}, {"id": 2, "price": float("nan")}])
     table.write("id long, price double", [{"id": 1, "price": 1.5}, {"id": 2, "price": None}])
     assert [row["price"] for row in table.rows()] == [1.5, None]
@@ -515,7 +526,7 @@ def test_sqlite_refuses_what_it_would_make_null_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "id"}])
 def test_sqlite_takes_a_batch_of_very_many_tasks(tmp_path: Path, options: dict[str, str]) -> None:
-    """Of a union it takes 500 terms. A batch of 501 tasks failed, with each attempt again."""
+    """SQLite takes 500 terms of a union. A batch of 501 tasks failed at each attempt."""
     table = Table("sqlite", tmp_path)
     target = table.target(schema_of("id long"), **options)
     items: list[dict[str, object]] = []
@@ -527,8 +538,8 @@ def test_sqlite_takes_a_batch_of_very_many_tasks(tmp_path: Path, options: dict[s
     assert read == sorted([*range(501), *range(1, 502)] if not options else range(502))
 
 
-def test_days_that_have_no_name_are_written_to_delta_and_refused_by_name_for_iceberg(tmp_path: Path) -> None:
-    """Both failed without saying what with: date value out of range."""
+def test_days_outside_of_the_years_1_to_9999_are_written_to_delta_and_refused_for_iceberg(tmp_path: Path) -> None:
+    """Both failed without the name of the column: date value out of range."""
     far = pa.table({"id": pa.array([1, 2], pa.int64()), "day": pa.array([0, 2_932_897], pa.date32())})
     schema = StructType([StructField("id", LongType()), StructField("day", DateType())])
     delta = Table("delta", tmp_path)
@@ -588,10 +599,8 @@ def test_a_batch_that_failed_before_leaves_no_file(table: Table) -> None:
 BETWEEN = {"delta": "_publish", "delta upsert": "_publish", "iceberg": "_evolve", "sqlite": "_moves"}
 
 
-def test_of_two_drivers_that_publish_one_batch_at_once_one_does(
-    any_table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An old driver that was taken for dead comes to publish while the new one does."""
+def test_one_of_two_drivers_publishes_a_batch_that_both_have(any_table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old driver that was believed dead publishes at the same time as the new one."""
     table = any_table
     upserts = table.kind == "delta upsert"
     columns = "id long, n int" + (", _deleted boolean, _sequence long" if upserts else "")
@@ -651,7 +660,7 @@ def test_two_queries_that_publish_into_one_table_at_once_both_do(
     assert [row["id"] for row in table.rows()] == [0, 1, 2]
 
 
-def test_an_old_driver_does_not_take_away_what_a_newer_one_stages(tmp_path: Path) -> None:
+def test_an_old_driver_does_not_delete_the_staged_files_of_a_newer_one(tmp_path: Path) -> None:
     table = Table("sqlite", tmp_path)
     kind = schema_of("id long, n int")
     data = pa.RecordBatch.from_pylist([{"id": 5, "n": 5}], schema=to_arrow_schema(kind, timezone="UTC"))
@@ -663,7 +672,7 @@ def test_an_old_driver_does_not_take_away_what_a_newer_one_stages(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["lake", None])
-def test_an_iceberg_catalog_writes_its_own_name_down(tmp_path: Path, name: str | None):
+def test_an_iceberg_catalog_stores_its_own_name(tmp_path: Path, name: str | None):
     table = Table("iceberg", tmp_path, {} if name is None else {"catalog.name": name})
     table.write("id long", [{"id": 1}])
     with closing(sqlite3.connect(tmp_path / "catalog.db")) as connection:

@@ -1,4 +1,4 @@
-"""Slices of a task, straight from a store: in order, the next ones under way, and one that is gone read elsewhere."""
+"""Slices of a task, straight from a store: in order, the next ones in advance, and a deleted one from elsewhere."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ def segment(base: int) -> bytes:
 
 
 class Counted:
-    """A store that counts what is under way at once."""
+    """A store that counts concurrent reads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,7 +57,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TierSlice]:
 
 
 def read(tmp_path: Path, parts: list[TierSlice], *, insists: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
-    """Offsets, and what was read elsewhere."""
+    """Return the offsets, and the ranges that were read elsewhere."""
     asked: list[tuple[int, int]] = []
 
     def elsewhere(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
@@ -82,9 +82,7 @@ def test_slice_that_is_gone_is_read_elsewhere_and_the_others_from_the_store(
     assert read(tmp_path, parts) == (list(range(3 * RECORDS)), [(gone * RECORDS, (gone + 1) * RECORDS)])
 
 
-def test_slice_that_is_cut_short_is_read_elsewhere_from_where_it_broke_off(
-    tmp_path: Path, parts: list[TierSlice]
-) -> None:
+def test_slice_that_is_cut_short_is_read_elsewhere_from_the_break_on(tmp_path: Path, parts: list[TierSlice]) -> None:
     whole = (tmp_path / "log-1").read_bytes()
     (tmp_path / "log-1").write_bytes(whole[:700])
     offsets, [(first, until)] = read(tmp_path, parts)
@@ -94,7 +92,7 @@ def test_slice_that_is_cut_short_is_read_elsewhere_from_where_it_broke_off(
         read(tmp_path, parts, insists=True)
 
 
-def test_a_task_that_stops_early_asks_for_little_more(
+def test_a_task_that_stops_early_starts_few_more_reads(
     tmp_path: Path, parts: list[TierSlice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = Counted(open_store(f"file://{tmp_path}"))
@@ -110,7 +108,7 @@ def test_a_task_that_stops_early_asks_for_little_more(
     assert len(counted.gets) <= 1 + tier_reads._CHUNKS_AHEAD
 
 
-def test_the_next_slices_are_under_way_with_the_first(
+def test_the_next_slices_are_read_in_parallel_with_the_first(
     tmp_path: Path, parts: list[TierSlice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tier_reads, "_CHUNK_BYTES", 1 << 20)

@@ -1,4 +1,4 @@
-"""What the indexes of a tiered segment say, and how a slice is cut by them."""
+"""The indexes of a tiered segment, and slices that are cut by them."""
 
 import struct
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_slices_have_each_offset_once_and_only_their_own_aborted_transactions() 
 
 
 def store_with(root: Path, *segments: tuple[int, int]) -> str:
-    """The URL of a store that has the records of one partition from some offsets to others."""
+    """Return the URL of a store with the records of one partition between these offsets."""
     folder = root / f"orders-{format_uuid(bytes(range(16)))}" / "0"
     folder.mkdir(parents=True)
     for number, (start, until) in enumerate(segments):
@@ -62,10 +62,10 @@ def offsets_of(url: str, **options: str) -> list[int]:
 
 
 def test_segment_that_is_missing_in_a_store_is_data_loss(tmp_path: Path) -> None:
-    """Retention takes the oldest ones; between two others a segment is missing because somebody took it."""
+    """Retention deletes the oldest segments; a segment in the middle is missing because another program deleted it."""
     assert offsets_of(store_with(tmp_path / "whole", (5, 10), (10, 15), (15, 20))) == list(range(5, 20))
     url = store_with(tmp_path / "hole", (5, 10), (15, 20))
-    with pytest.raises(DataLoss, match=r"orders-0 from offset 10 to 15 is not in file://.*hole, and what follows is"):
+    with pytest.raises(DataLoss, match=r"orders-0 from offset 10 to 15 is not in file://.*hole, although the"):
         offsets_of(url)
     assert offsets_of(url, failOnDataLoss="false") == [*range(5, 10), *range(15, 20)]
     assert offsets_of(url, startingOffsets='{"orders":{"0":15}}') == list(range(15, 20))

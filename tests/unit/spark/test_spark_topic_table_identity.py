@@ -1,4 +1,4 @@
-"""What a table remembers belongs to the rows that it has: a table that was set back, or has other rows, is not filled on."""
+"""A table is filled only if its offsets belong to its rows: a table that was set back, or has other rows, stops."""
 
 import shutil
 from dataclasses import replace
@@ -23,7 +23,7 @@ COLUMNS = rows.columns_beside(StructType().add("value", "binary"))
 
 
 class Topic:
-    """What a plan asks of the cluster."""
+    """Stands for the cluster in a plan."""
 
     def partitions(self, *, required: bool) -> list[TopicPartition]:
         return [PART]
@@ -49,7 +49,7 @@ def plan(table: Definition) -> Plan:
 
 
 def fill(table: Definition) -> None:
-    """The next three records."""
+    """Fill the table with the next three records."""
     planned, target = plan(table), target_of(table, COLUMNS)
     row = {"value": b"v", "_key": b"k", "_headers": [], "_partition": 0, "_timestamp": 0}
     found = [row | {"_offset": at} for at in range(planned.starts[PART], planned.ends[PART])]
@@ -59,7 +59,7 @@ def fill(table: Definition) -> None:
 
 
 def set_back(table: Definition, steps: int) -> None:
-    """As people do it, to get rid of rows."""
+    """Set the table back, as people do to get rid of rows."""
     if table.format == "delta":
         there = DeltaTable(table.url)
         there.restore(there.version() - steps)
@@ -87,7 +87,7 @@ def test_a_table_that_was_set_back_stops_until_it_is_rebuilt(table: Definition, 
     assert place_of(table).facts().rows == 9
 
 
-def test_what_others_do_with_a_table_does_not_stop_it(table: Definition) -> None:
+def test_commits_of_other_programs_do_not_stop_a_table(table: Definition) -> None:
     fill(table)
     fill(table)
     place = place_of(table)
@@ -113,7 +113,7 @@ def test_a_delta_table_that_was_set_back_before_the_last_batch_goes_on(table: De
     assert found.set_back_since(found.version()) is None
 
 
-def test_a_table_with_the_rows_of_another_topic_is_refused_and_a_rebuild_takes_it_over(table: Definition) -> None:
+def test_a_table_with_the_rows_of_another_topic_stops_until_it_is_rebuilt(table: Definition) -> None:
     fill(replace(table, topic_id="01" * 16))
     other = replace(table, name="copy", topic_id="02" * 16)
 

@@ -1,4 +1,4 @@
-"""Names of fields in JSON: which may be columns, and which records have one that may not."""
+"""Names of fields in JSON: which fields may be columns, and which records have a field that may not."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from barnabas.spark.tables.names import Admitted, Check, Rules, Votes, admitted
 
 
 def row(text: str) -> StructType:
-    """`a int, s {b int}, l [{b int}]`, a string of the same kind as Spark says what it saw."""
+    """`a int, s {b int}, l [{b int}]`, a text like Spark's description of JSON."""
     for short, long in (("{", "OBJECT<"), ("}", ">"), ("[", "ARRAY<"), ("]", ">"), ("int", "BIGINT")):
         text = text.replace(short, long)
     fields = re.sub(r"([`.\w]+) (OBJECT|ARRAY|BIGINT)", r"\1: \2", text)
@@ -28,7 +28,7 @@ def row(text: str) -> StructType:
         ("s {`` int}, n int", "", "n int"),
     ],
 )  # fmt: skip
-def test_a_column_that_is_there_keeps_its_name(wanted: str, known: str, columns: str) -> None:
+def test_an_existing_column_keeps_its_name(wanted: str, known: str, columns: str) -> None:
     found = admitted(row(wanted), row(known), Rules())
     assert (found.columns.simpleString(), found.contested) == (row(columns).simpleString(), frozenset())
     assert found.refused is (wanted != columns)
@@ -44,7 +44,7 @@ def test_new_names_that_differ_by_case_are_put_to_a_vote() -> None:
     assert admitted(wanted, StructType(), Rules(), votes) == Admitted(row("id int, s [{N int}]"), refused=True)
 
 
-def test_no_record_uses_up_the_fields_that_others_may_need() -> None:
+def test_one_record_does_not_use_up_the_limit_of_fields() -> None:
     rules = Rules(fields_max=4)
     known = row("a int, s {b int}")
     many = admitted(row("a int, s {b int, c int, d int}, x int, y int"), known, rules)
@@ -70,10 +70,10 @@ def test_a_record_with_a_value_in_a_field_without_a_column_is_refused() -> None:
         check.reason(b'{"l": [{"x": 1}, {"X": 1}]}') == "field 'X' of 'l.element' differs only by case from column 'x'"
     )
     assert check.reason(b"{") == "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
-    assert check.reason(b"[" * 100_000) == "objects or arrays within each other, too deep to look into"
+    assert check.reason(b"[" * 100_000) == "objects or arrays too deep within each other"
 
 
-def test_of_changes_the_rows_are_looked_into() -> None:
+def test_fields_within_rows_of_changes_are_checked() -> None:
     check = Check(row("id int"), Rules(), is_envelope=True)
     for wrapped in (lambda change: change, lambda change: {"schema": {"ID": 1}, "payload": change}):
         fine = {"before": {"id": 1}, "after": None, "source": {"ID": 1}}
@@ -81,7 +81,7 @@ def test_of_changes_the_rows_are_looked_into() -> None:
         assert "differs only by case" in (check.reason(json.dumps(wrapped({"after": {"ID": 1}})).encode()) or "")
 
 
-def test_a_dot_is_a_path_where_the_format_says_so() -> None:
+def test_a_dot_is_a_path_in_iceberg_only() -> None:
     wanted, known = row("`a.b` int, a {b int}, `a.element` int"), row("a {b int}")
     assert admitted(wanted, known, Rules()).columns.names == ["a.b", "a", "a.element"]
     rules = Rules(dots_are_paths=True)
@@ -89,7 +89,7 @@ def test_a_dot_is_a_path_where_the_format_says_so() -> None:
     assert "is the same column as a field within an object" in (Check(known, rules).reason(b'{"A.B": 1}') or "")
 
 
-def test_what_is_deep_is_a_text() -> None:
+def test_deep_objects_are_strings() -> None:
     found = row_type("OBJECT<a: " * 900 + "BIGINT" + ">" * 900 + "")
     text = found.simpleString()
     assert text.count("struct") == DEPTH_MAX

@@ -60,7 +60,7 @@ def upserts(folder: Path, kind: str) -> Definition:
 
 
 def staged(target: Target, *changes: tuple[int, int, bool]) -> list[dict[str, object]]:
-    """Id, offset, and whether it deletes."""
+    """Stage changes, given as (id, offset, whether it deletes)."""
     at = datetime(2026, 11, 1, tzinfo=UTC)
     rows: list[dict[str, Any]] = [
         {"id": each, PARTITION: 0, OFFSET: offset, TIMESTAMP: at, DELETED: gone} for each, offset, gone in changes
@@ -70,8 +70,9 @@ def staged(target: Target, *changes: tuple[int, int, bool]) -> list[dict[str, ob
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_table_moves_past_a_batch_that_changes_none_of_its_rows(tmp_path: Path, kind: str) -> None:
-    """Tombstones of keys that are not there, records that it has in a newer form, none at all: all are behind it then."""
+def test_table_moves_past_a_batch_without_changes(tmp_path: Path, kind: str) -> None:
+    """Tombstones of missing keys, records that the table has in a newer form, no records at all: the table moves past all of
+    them."""
     table = upserts(tmp_path, kind)
     target = target_of(table, CHANGES)
     at = NOWHERE
@@ -93,7 +94,7 @@ def test_table_moves_past_a_batch_that_changes_none_of_its_rows(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_of_two_runs_with_a_batch_that_changes_nothing_one_finds_the_table_moved(
+def test_one_of_two_runs_with_a_batch_without_changes_finds_the_table_moved(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = upserts(tmp_path, kind)
@@ -147,7 +148,7 @@ def test_rows_that_pyiceberg_would_write_twice_are_refused(tmp_path: Path) -> No
     assert table.scan().count() == 3
 
 
-def test_delta_table_takes_times_that_python_has_no_name_for(tmp_path: Path) -> None:
+def test_delta_table_takes_times_that_python_does_not_have(tmp_path: Path) -> None:
     schema = StructType([StructField("at", TimestampType()), StructField("id", LongType())])
     target = DeltaTarget(str(tmp_path / "delta"), schema, [], {})
     times = pa.array([-(1 << 62), 0, 1_790_000_000_000_000_000], pa.timestamp("us", tz="UTC"))
@@ -175,7 +176,7 @@ def test_delta_table_is_not_partitioned_by_bytes(tmp_path: Path) -> None:
 
 
 class Topic:
-    """What a rebuild asks of the cluster."""
+    """Stands for the cluster in a rebuild."""
 
     def partitions(self, *, required: bool) -> list[TopicPartition]:
         return [TopicPartition("orders", 0)]
@@ -191,7 +192,7 @@ class Topic:
 
 
 def test_records_that_were_deleted_before_they_were_read_stop_a_table_or_are_passed_over(tmp_path: Path) -> None:
-    """It failed in a task, began again every 30 seconds for ever, and said to set an option that tables do not have."""
+    """The table failed in a task, began again every 30 seconds for ever, and named an option that tables do not have."""
     table, topic = upserts(tmp_path, "delta"), Topic()
     assert filling.plan(table, place_of(table), topic, records_max=100).records == 4  # type: ignore[arg-type]
     target = target_of(table, CHANGES)
@@ -203,8 +204,8 @@ def test_records_that_were_deleted_before_they_were_read_stop_a_table_or_are_pas
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_both_zeros_are_one_key(tmp_path: Path, kind: str) -> None:
-    """Two changes of it in a batch failed the table for good (Delta), and were two rows (Iceberg)."""
+def test_zero_and_negative_zero_are_one_key(tmp_path: Path, kind: str) -> None:
+    """Two changes of this key in a batch made the table fail for ever (Delta), or were two rows (Iceberg)."""
     changes = StructType([StructField("id", DoubleType()), *CHANGES.fields[1:]])
     table, at = upserts(tmp_path, kind), datetime(2026, 11, 1, tzinfo=UTC)
     for batch, keys in enumerate([(0.0, -0.0), (-0.0, 0.0)]):
@@ -220,7 +221,7 @@ def test_both_zeros_are_one_key(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_key_that_is_no_number_is_not_read_directly() -> None:
-    """No row is found by it again, and pyiceberg fails with it: it is an error, as a key that is null."""
+    """No row can be found by NaN, and pyiceberg fails with it: it is an error, like a key that is null."""
     direct = Direct(json=StructType([StructField("id", DoubleType())]), beside=(), required=("id",), deleted="_deleted")
     values = pa.array([b'{"id": 1.5}', b'{"id": NaN}', b'{"id": null}'], pa.binary())
     [taken], [left] = DirectReader(direct).split(pa.RecordBatch.from_pydict({"value": values}))
@@ -229,7 +230,7 @@ def test_a_key_that_is_no_number_is_not_read_directly() -> None:
 
 
 def test_a_key_of_an_iceberg_table_has_no_dot() -> None:
-    with pytest.raises(BadDefinition, match=r"--key 'a\.b': Iceberg takes a dot"):
+    with pytest.raises(BadDefinition, match=r"--key 'a\.b' is not valid: Iceberg takes a dot"):
         checked(Definition(name="t", topic="t", url="/t", format="iceberg", mode="upsert", key=("a.b",)))
     checked(Definition(name="t", topic="t", url="/t", format="delta", mode="upsert", key=("a.b",)))
 
@@ -249,7 +250,7 @@ def test_table_is_rebuilt_again_after_its_definition_was_removed_and_added(tmp_p
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_record_that_fitted_before_a_run_died_and_does_not_now_is_an_error(tmp_path: Path, kind: str) -> None:
+def test_record_that_no_longer_fits_after_a_run_died_is_an_error(tmp_path: Path, kind: str) -> None:
     """The errors of a batch were published, its rows were not: the next run has another schema, and more errors."""
     table = checked(Definition(name="orders", topic="orders", url=str(tmp_path / "orders"), format=kind, schema="raw"))
     place = TopicPartition("orders", 0)
@@ -272,7 +273,7 @@ def test_record_that_fitted_before_a_run_died_and_does_not_now_is_an_error(tmp_p
     errors.publish(errors.stage(iter([before]), Task("q", 0, 0, 0)), Span({PART: NOWHERE}, {PART: 5}))
     _, split = next_batch(start=0)
     assert [batch.num_rows for batch in split.good()] == [0]
-    assert (split.errors, split.first_error) == (2, "3"), "3 is told, and 6; 1 was told before"
+    assert (split.errors, split.first_error) == (2, "3"), "3 and 6 are reported; 1 was reported before"
     batch, _ = next_batch(start=5)
     assert batch._known_bad == {}, "the table has come as far: nothing need be looked up"
 
@@ -293,8 +294,9 @@ def test_large_rows_that_are_read_directly_are_staged_as_they_come(
     assert staged == [0, 0, 1, 1, 1, 2]
 
 
-def test_upkeep_leaves_what_other_programs_have_added_to_an_iceberg_table(tmp_path: Path) -> None:
-    """Hadoop's spelling of a local file was none of the table's, and the file went after `keep_hours`. So did statistics."""
+def test_upkeep_keeps_files_that_other_programs_added_to_an_iceberg_table(tmp_path: Path) -> None:
+    """Files in Hadoop's spelling of a path, and statistics, were not recognised as the table's, and were deleted after
+    `keep_hours`."""
     table = checked(Definition(name="orders", topic="orders", url=str(tmp_path / "orders"), format="iceberg"))
     columns = StructType().add("n", "long")
     target = IcebergTarget(table.table, columns, catalog_settings(table), location=table.url)

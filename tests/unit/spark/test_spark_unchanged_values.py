@@ -73,7 +73,7 @@ def test_rows_that_may_be_bad_are_not_applied_before_they_are_split() -> None:
         check_changes(StructType([*SCHEMA.fields]).add("_error", ERROR_TYPE), ["id"])
 
 
-def test_only_a_list_of_names_says_what_was_left_alone() -> None:
+def test_only_a_list_of_names_marks_unchanged_columns() -> None:
     assert has_unchanged(SCHEMA)
     assert has_unchanged(StructType().add("_unchanged", ArrayType(StringType(), containsNull=False)))
     assert not has_unchanged(StructType().add("_unchanged", BooleanType()))

@@ -1,4 +1,4 @@
-"""Which columns and keys of a PostgreSQL table are read, and what is made at the source; without a server."""
+"""The columns and keys that are read of a PostgreSQL table, and what the source creates on the server; without a server."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,12 +57,12 @@ def test_columns_that_cannot_be_read_so_are_named(options: dict[str, str], facts
         (replace(KEYED, identity="f"), ("id",)),
     ],
 )
-def test_columns_by_which_the_log_knows_a_row(facts: Facts, key: tuple[str, ...]) -> None:
+def test_columns_by_which_the_log_identifies_a_row(facts: Facts, key: tuple[str, ...]) -> None:
     assert facts.log_key == key
 
 
 class Asked:
-    """Stands for a connection; keeps the statements."""
+    """Stands for a connection; remembers the statements."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -80,10 +80,10 @@ class Asked:
         self.statements.append(statement)
 
 
-def test_table_without_a_key_is_published_by_choice_alone() -> None:
+def test_table_without_a_key_is_published_only_with_replica_identity_full() -> None:
     source = Asked()
     for facts in (KEYLESS, replace(KEYED, identity="n"), replace(KEYLESS, is_partitioned=True)):
-        with pytest.raises(DatabaseError, match=r"has no primary key .* Nothing was made"):
+        with pytest.raises(DatabaseError, match=r"has no primary key .* Nothing was created"):
             watched()._publish(source, facts)
     with pytest.raises(DatabaseError, match="would not reach partitions that are added later"):
         watched(replicaIdentity="full")._publish(source, replace(KEYLESS, is_partitioned=True))
@@ -95,7 +95,7 @@ def test_table_without_a_key_is_published_by_choice_alone() -> None:
     ]
 
 
-def test_table_with_a_key_is_left_as_it_is_whatever_the_option_says() -> None:
+def test_replica_identity_full_does_not_change_a_table_with_a_key() -> None:
     source = Asked()
     watched(replicaIdentity="full")._publish(source, KEYED)
     assert source.statements == ['CREATE PUBLICATION "barnabas_people" FOR TABLE "public"."people"']

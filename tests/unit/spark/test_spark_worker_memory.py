@@ -1,4 +1,4 @@
-"""A Python worker of Spark collects garbage after every task: what it has imported is not looked through each time."""
+"""A Python worker of Spark collects garbage after every task: imported modules are not part of it."""
 
 import subprocess
 import sys
@@ -16,5 +16,5 @@ print(before, kept > 10_000, gc.get_freeze_count() == kept)
 
 
 def test_imports_are_kept_once_a_process() -> None:
-    told = subprocess.run([sys.executable, "-c", IN_A_WORKER], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["0", "True", "True"]
+    process = subprocess.run([sys.executable, "-c", IN_A_WORKER], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["0", "True", "True"]

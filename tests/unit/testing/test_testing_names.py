@@ -1,4 +1,4 @@
-"""Names that a test misspells are refused when they are given, with the nearest."""
+"""Misspelt names are refused when a test gives them, with the nearest name."""
 
 import re
 
@@ -31,7 +31,7 @@ def test_known_names_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "hint"),
     [
         ("NOT_ENOUGH_REPLICA", "did you mean NOT_ENOUGH_REPLICAS?"),
         ("not_enough_replicas", "did you mean NOT_ENOUGH_REPLICAS?"),
@@ -39,8 +39,8 @@ def test_known_names_pass() -> None:
         ("XYZ", "names are as in Kafka"),
     ],
 )
-def test_misspelt_error_is_refused(given: str, told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_misspelt_error_is_refused(given: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(hint)):
         checked_error(given)
 
 
@@ -57,7 +57,7 @@ def test_settings_of_a_listener_and_of_a_provider_are_known() -> None:
     Cluster(config={"listener.name.client.ssl.client.auth": "none", "config.providers": "env"})
 
 
-def test_settings_of_a_broker_that_is_not_there_are_refused() -> None:
+def test_settings_of_a_missing_broker_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no broker 4: this cluster has brokers 1 to 3"):
         Cluster(brokers=3, broker_config={4: {}})
 
@@ -68,7 +68,7 @@ def test_values_of_settings_may_be_numbers_and_truths() -> None:
         LocalCluster(config={"num.partitions": [3]})  # type: ignore[dict-item]
 
 
-def test_unknown_topic_is_told_with_those_that_there_are() -> None:
+def test_error_for_an_unknown_topic_lists_the_topics() -> None:
     assert str(no_such_topic("order", ["orders", "bills"])) == "there is no topic 'order'; did you mean orders?"
     assert str(no_such_topic("x", ["orders", "bills"])) == "there is no topic 'x'; there are: bills, orders"
     assert str(no_such_topic("x", [])) == "there is no topic 'x'; there is none"
@@ -87,7 +87,7 @@ def test_misspelt_option_of_a_cluster_is_refused() -> None:
         ("moon", "the fixture kafka has no moon"),
     ],
 )
-def test_what_the_fixture_does_not_have_is_told_with_where_it_is(name: str, words: str) -> None:
+def test_error_for_a_missing_attribute_of_the_fixture_names_its_place(name: str, words: str) -> None:
     kafka = Kafka.__new__(Kafka)
     with pytest.raises(AttributeError, match=re.escape(words)):
         getattr(kafka, name)

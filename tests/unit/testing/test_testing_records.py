@@ -1,4 +1,4 @@
-"""What `assert_records` says of a difference, and what it takes."""
+"""The differences that `assert_records` reports, and the forms that it accepts."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_equal_records_differ_in_nothing() -> None:
     assert not difference(["b", "a"], found("a", "b"), in_order=False)
 
 
-def test_difference_names_what_is_missing_and_what_is_too_much_with_its_place() -> None:
+def test_difference_names_missing_records_and_extra_ones_with_their_place() -> None:
     assert difference(["a", "b", "c"], found("a", "x", "c", "c")).splitlines() == [
         "orders has 4 records, 3 were expected: 1 missing; 1 not expected; 1 too often",
         "    'a'",
@@ -62,12 +62,12 @@ def test_waiting_ends_when_more_records_would_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("expected", ["abc", b"abc", ["a", ("k", "v")], [1]])
-def test_what_cannot_be_compared_is_refused(expected: object) -> None:
+def test_records_that_cannot_be_compared_are_refused(expected: object) -> None:
     with pytest.raises(TypeError):
         _Comparison("orders", expected, None)  # type: ignore[arg-type]
 
 
-def test_journal_tells_of_faults_that_fired_and_shouts_of_those_that_did_not() -> None:
+def test_journal_reports_faults_that_fired_and_stresses_those_that_did_not() -> None:
     journal = Journal()
     journal.note("a", Fault("a", lambda: 2))
     journal.note("b", Fault("b", lambda: 0))
@@ -75,7 +75,7 @@ def test_journal_tells_of_faults_that_fired_and_shouts_of_those_that_did_not() -
     assert [line.split(" ", 1)[1] for line in journal.lines()] == ["a -> fired 2 times", "b -> NEVER FIRED", "c"]
 
 
-def test_fault_of_a_broker_that_is_gone_keeps_its_last_count() -> None:
+def test_fault_of_an_ended_broker_keeps_its_last_count() -> None:
     counts = iter([2, None])
     fault = Fault("a", lambda: next(counts))
     assert [fault.fired, fault.fired] == [2, 2]

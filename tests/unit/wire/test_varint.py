@@ -17,7 +17,7 @@ def unsigned(value: int) -> bytes:
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_unsigned_varint_comes_back(value: int) -> None:
+def test_unsigned_varint_survives_a_round_trip(value: int) -> None:
     raw = unsigned(value)
     assert read_uvarint(b"xx" + raw, 2, 2 + len(raw)) == (value, 2 + len(raw))
     assert read_uvarint(bytearray(raw), 0) == (value, len(raw))
@@ -66,7 +66,7 @@ def test_varint_that_does_not_end_is_malformed() -> None:
 
 @pytest.mark.parametrize(("raw", "value"), [("ffffffff7f", 2**32 - 1), ("8080808010", 0), ("8180808070", 1)])
 def test_bits_beyond_the_type_are_dropped_as_kafkas_readers_do(raw: str, value: int) -> None:
-    """Both sides of a connection must read the same number: one that refused it would lose a record that the other has."""
+    """Both sides of a connection must read the same number: a side that refused it would lose a record that the other has."""
     data = bytes.fromhex(raw)
     assert read_uvarint(data, 0) == (value, 5)
     assert read_varint(data, 0) == ((value >> 1) ^ -(value & 1), 5)

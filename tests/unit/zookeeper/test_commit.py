@@ -1,4 +1,4 @@
-"""Group commit: nothing is told before what it rests on is durable, and one flush covers all that came meanwhile."""
+"""Group commit: a response waits until its transactions are durable, and one flush covers all that arrived meanwhile."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from barnabas.zookeeper.txnlog import LogWriter
 
 
 class SlowWriter(LogWriter):
-    """Flushes when the test says so."""
+    """Flushes when the test asks for it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -61,7 +61,7 @@ class Bench:
 
 
 async def turn() -> None:
-    """Let what `call_soon` queued run."""
+    """Run what `call_soon` queued."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
@@ -76,7 +76,7 @@ async def test_answer_waits_for_its_record_and_reads_wait_behind_it(tmp_path: Pa
     commit.send(reader, [b"sees 1"])
     await turn()
     assert (writer.got, commit.held_count) == ([], 2)
-    # While the first flush runs: more writes gather, and a read before them needs only the first flush.
+    # During the first flush more writes gather, and a read before them needs only the first flush.
     commit.send(reader, [b"still sees 1"])
     commit.append(2, b"r2")
     commit.send(writer, [b"a2"])
@@ -108,7 +108,7 @@ async def test_failed_flush_acknowledges_nothing_ever_again(tmp_path: Path) -> N
     await bench.commit.stop()
 
 
-async def test_gone_connection_is_forgotten_with_what_it_was_owed(tmp_path: Path) -> None:
+async def test_ended_connection_is_forgotten_with_its_responses(tmp_path: Path) -> None:
     bench, sink = Bench(tmp_path), Sink()
     bench.commit.append(1, b"r1")
     bench.commit.send(sink, [b"a1", b"b"])
@@ -123,7 +123,7 @@ async def test_gone_connection_is_forgotten_with_what_it_was_owed(tmp_path: Path
     await bench.commit.stop()
 
 
-async def test_stop_flushes_what_is_left(tmp_path: Path) -> None:
+async def test_stop_flushes_the_remaining_records(tmp_path: Path) -> None:
     bench, sink = Bench(tmp_path), Sink()
     bench.commit.append(1, b"r1")
     bench.commit.send(sink, [b"a1"])

@@ -1,4 +1,4 @@
-"""Settings: ZooKeeper's keys, checked once, with messages that say what would do."""
+"""Settings: ZooKeeper's keys, checked once, with errors that give valid values."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""What the model does not cover: events inside a multi, ACLs, persistent watches, setWatches, the oddities of ZooKeeper."""
+"""Behaviour that the model does not cover: events inside a multi, ACLs, persistent watches, setWatches, ZooKeeper's
+oddities."""
 
 import struct
 
@@ -31,7 +32,7 @@ def events(written) -> list[tuple[Event, str, list[int]]]:
     return [(event.event, event.path, [client.session_id for client in event.clients]) for event in written.events]
 
 
-def test_multi_that_creates_and_deletes_tells_both() -> None:
+def test_multi_that_creates_and_deletes_sends_both_events() -> None:
     driver = Driver()
     client, watcher = driver.client(1), driver.client(2)
     ask(driver, watcher, Op.EXISTS, watched("/a", True))
@@ -67,7 +68,7 @@ def test_multi_with_an_unknown_operation_is_a_marshalling_error_and_takes_a_zxid
     assert driver.machine.last_zxid == before + 1
 
 
-def test_closing_a_session_deletes_its_ephemerals_and_tells_each_watcher_once() -> None:
+def test_closing_a_session_deletes_its_ephemerals_and_notifies_each_watcher_once() -> None:
     driver = Driver()
     client, watcher = driver.client(1), driver.client(2)
     driver.write(client, Op.CREATE, create("/e", flags=1))
@@ -86,7 +87,7 @@ def test_no_children_under_an_ephemeral() -> None:
     assert driver.write(client, Op.CREATE, create("/e/c")).err == Err.NO_CHILDREN_FOR_EPHEMERALS
 
 
-def test_container_goes_once_it_has_been_used_and_emptied() -> None:
+def test_container_is_deleted_once_it_was_used_and_is_empty() -> None:
     driver = Driver()
     client = driver.client(1)
     tree = driver.machine.tree
@@ -133,7 +134,7 @@ def test_standard_watch_beside_a_recursive_one_still_hears_of_child_lists() -> N
     assert events(driver.write(client, Op.CREATE, create("/b"))) == [(Event.CREATED, "/b", [2])]
 
 
-def test_set_watches_tells_what_happened_meanwhile_and_watches_the_rest() -> None:
+def test_set_watches_sends_missed_events_and_watches_the_rest() -> None:
     driver = Driver()
     client = driver.client(1)
     for path in ("/same", "/changed", "/gone", "/parent"):
@@ -148,9 +149,9 @@ def test_set_watches_tells_what_happened_meanwhile_and_watches_the_rest() -> Non
         wire.texts(paths)
         for paths in (["/same", "/changed", "/gone"], ["/new", "/none"], ["/parent", "/same", "/gone"], ["/p"], ["/r"])
     )
-    err, _, told = ask(driver, back, Op.SET_WATCHES2, request)
+    err, _, missed = ask(driver, back, Op.SET_WATCHES2, request)
     assert err == 0
-    assert told == [
+    assert missed == [
         (Event.DATA_CHANGED, "/changed"),
         (Event.DELETED, "/gone"),
         (Event.CREATED, "/new"),
@@ -190,7 +191,7 @@ def test_acl_is_checked_where_zookeeper_checks_it() -> None:
     assert driver.write(stranger, Op.DELETE, delete("/x")).err == 0
 
 
-def test_watch_events_are_kept_from_those_who_may_not_read() -> None:
+def test_clients_that_may_not_read_a_node_get_no_events() -> None:
     driver = Driver()
     owner, stranger = driver.client(1), driver.client(2)
     owner.identities.append(("digest", acls.digest_of("joe:secret")))
@@ -224,7 +225,7 @@ def test_ip_acl(acl: str, address: str, allowed: bool) -> None:
 
 
 @pytest.mark.parametrize("identity", ["10.0.0.0/33", "10.0.0", "x", ""])
-def test_ip_acl_that_is_none_is_refused(identity: str) -> None:
+def test_invalid_ip_acl_is_refused(identity: str) -> None:
     with pytest.raises(acls.Refusal):
         acls.fix(((acls.ALL, "ip", identity),), [])
 

@@ -1,4 +1,4 @@
-"""The machine against a model: another, slower way to say what ZooKeeper does, driven by the same random operations."""
+"""The machine compared with a model: a slower description of ZooKeeper's behaviour, driven by the same random operations."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -126,15 +126,15 @@ class Model:
             assert self.delete(path, -1, zxid) is Err.OK
         return gone
 
-    # ---- who is told of it --------------------------------------------------------------------------------------------
+    # ---- notified clients -----------------------------------------------------------------------------------------------
 
     def _fire(self, watches: set[tuple[int, str]], path: str) -> set[int]:
-        told = {session for session, watched in watches if watched == path}
-        watches.difference_update({(session, path) for session in told})
-        return told
+        notified = {session for session, watched in watches if watched == path}
+        watches.difference_update({(session, path) for session in notified})
+        return notified
 
     def events_of(self, before: "Model") -> set[tuple[Event, str, int]]:
-        """The events of one transaction, from the difference that it made."""
+        """Compute the events of one transaction from the difference that it made."""
         out: set[tuple[Event, str, int]] = set()
 
         def tell(event: Event, path: str, sessions: set[int]) -> None:
@@ -204,9 +204,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     def _expect_events(self, before: Model, written) -> None:
         got = [(event.event, event.path, client.session_id) for event in written.events for client in event.clients]
-        assert len(got) == len(set(got)), "nobody is told twice"
+        assert len(got) == len(set(got)), "each client is notified once"
         expected = self.model.events_of(before)
-        # The two ends of a multi may cancel out in the difference; those events are checked by hand in test_machine.
+        # The two ends of a multi may cancel out in the difference; test_machine checks those events by hand.
         if written.txn.op == Op.MULTI:
             assert expected <= set(got)
             for event, path, session in set(got) - expected:
@@ -216,9 +216,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
         else:
             assert set(got) == expected
 
-    @rule(who=st.integers(0, 1), operation=OPERATIONS)
-    def one_write(self, who: int, operation) -> None:
-        client = self.clients[who]
+    @rule(index=st.integers(0, 1), operation=OPERATIONS)
+    def one_write(self, index: int, operation) -> None:
+        client = self.clients[index]
         before = self.model.copy()
         written = self.driver.write(client, operation[0], self._encode(operation))
         zxid, now = written.header.zxid, written.header.time_ms
@@ -234,12 +234,12 @@ class MachineAgainstModel(RuleBasedStateMachine):
                     assert stat(written.body) == self.model.stat(path)
         self._expect_events(before, written)
 
-    @rule(who=st.integers(0, 1), operations=st.lists(OPERATIONS, max_size=5))
-    def one_multi(self, who: int, operations) -> None:
-        client = self.clients[who]
+    @rule(index=st.integers(0, 1), operations=st.lists(OPERATIONS, max_size=5))
+    def one_multi(self, index: int, operations) -> None:
+        client = self.clients[index]
         written = self.driver.write(client, Op.MULTI, multi(*((o[0], self._encode(o)) for o in operations)))
         if any(operation[0] in CREATES and operation[3] > 4 for operation in operations):
-            # Flags that cannot be: nothing of it is even looked at.
+            # Invalid flags: the rest of the request is not even read.
             assert (written.err, written.body, written.events) == (Err.MARSHALLING_ERROR, b"", [])
             return
         operations = [
@@ -273,9 +273,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
             self.model.nodes = trial.nodes
         self._expect_events(before, written)
 
-    @rule(who=st.integers(0, 1), path=PATHS, op=st.sampled_from([Op.GET_DATA, Op.EXISTS, Op.GET_CHILDREN2]))
-    def read_and_watch(self, who: int, path: str, op: Op) -> None:
-        client = self.clients[who]
+    @rule(index=st.integers(0, 1), path=PATHS, op=st.sampled_from([Op.GET_DATA, Op.EXISTS, Op.GET_CHILDREN2]))
+    def read_and_watch(self, index: int, path: str, op: Op) -> None:
+        client = self.clients[index]
         request = wire.text(path) + b"\1"
         err, body, events = reads.read(self.driver.machine.tree, client, op, Reader(request))
         assert not events
@@ -293,9 +293,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
         elif there or op == Op.EXISTS:
             self.model.data_watches.add((client.session_id, path))
 
-    @rule(who=st.integers(0, 1))
-    def session_ends(self, who: int) -> None:
-        client = self.clients[who]
+    @rule(index=st.integers(0, 1))
+    def session_ends(self, index: int) -> None:
+        client = self.clients[index]
         before = self.model.copy()
         written = self.driver.close(client)
         self.model.close(client.session_id, written.header.zxid)
@@ -303,7 +303,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.driver.machine.tree.forget_client(client)
         for watches in (self.model.data_watches, self.model.child_watches):
             watches.difference_update({entry for entry in watches if entry[0] == client.session_id})
-        self.clients[who] = self._new_client()
+        self.clients[index] = self._new_client()
 
     @rule()
     def snapshot_begins(self) -> None:
@@ -330,7 +330,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert tree.data_bytes == sum(len(path) + len(node.data or b"") for path, node in tree.nodes.items())
 
     def teardown(self) -> None:
-        """Whatever happened: replaying the log, alone or over a fuzzy snapshot, gives the same state."""
+        """After any operations, replaying the log, alone or over a fuzzy snapshot, gives the same state."""
         if not hasattr(self, "driver"):
             return
         log = [txns.decode(txns.encode(written.header, written.txn)) for written in self.driver.written]

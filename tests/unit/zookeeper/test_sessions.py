@@ -1,4 +1,4 @@
-"""Session expiry, by hand-moved time."""
+"""Session expiry, with a clock that the test moves."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The data directory after crashes: torn tails, damage, snapshots that are not whole."""
+"""The data directory after crashes: torn tails, damage, incomplete snapshots."""
 
 import random
 from pathlib import Path
@@ -42,7 +42,7 @@ def some_history(count: int = 8) -> Driver:
 
 
 def images(driver: Driver) -> list[dict[str, tuple[object, ...]]]:
-    """The state after each transaction."""
+    """Return the state after each transaction."""
     machine = Machine(tick_ms=1000)
     states = [image(machine)]
     for written in driver.written:
@@ -80,7 +80,7 @@ def test_log_cut_at_any_byte_gives_the_whole_records_before_it(tmp_path: Path) -
         path.write_bytes(whole[:cut])
         complete = max((index for index, end in enumerate(ends) if end <= cut), default=0)
         assert image(recovered(tmp_path)) == states[complete], f"cut at {cut}"
-        # What was cut is gone from disk, too: the next start sees a clean end.
+        # The torn part is deleted from the disk, too: the next start sees a clean end.
         assert image(recovered(tmp_path)) == states[complete]
 
 
@@ -103,10 +103,10 @@ def test_garbage_in_the_last_record_is_dropped(tmp_path: Path, padding: int) -> 
 
 @pytest.mark.parametrize("damage", [b"\x01", bytes(700)])
 @pytest.mark.parametrize("dbid", [None, 0])
-def test_damage_in_what_was_acknowledged_is_refused_not_dropped(
+def test_damage_in_acknowledged_transactions_is_refused_not_dropped(
     tmp_path: Path, damage: bytes, dbid: int | None
 ) -> None:
-    """Also in a log of Apache ZooKeeper, which does not say where its last flush began (then zeros are its end)."""
+    """Also in a log of Apache ZooKeeper, which does not store where its last flush began (so zeros are its end)."""
     records = frames(some_history(20))
     recovered(tmp_path)
     writer = txnlog.LogWriter(tmp_path / "version-2")
@@ -131,7 +131,7 @@ PAGE = 512
 
 
 def test_power_cut_may_take_any_page_of_the_last_flush(tmp_path: Path) -> None:
-    """In the middle, too. What was acknowledged is there, and what follows it is a beginning of the rest."""
+    """A power cut in the middle, too. Acknowledged transactions are kept, and after them a prefix of the rest."""
     driver = some_history(40)
     states = images(driver)
     records = frames(driver)
@@ -199,7 +199,7 @@ def test_snapshot_damaged_anywhere_is_passed_over_for_an_older_one(tmp_path: Pat
     path = take_snapshot(tmp_path, driver.machine)
     whole = path.read_bytes()
     assert image(recovered(tmp_path)) == states[-1]
-    # Everywhere in the sessions and access control lists, which come first; then anywhere.
+    # Everywhere in the sessions and access control lists, which come first; then at random places.
     for seed in range(200):
         rng = random.Random(seed)
         bad = bytearray(whole)
@@ -231,11 +231,11 @@ def test_no_readable_snapshot_and_logs_that_begin_late_is_refused(tmp_path: Path
     (tmp_path / "version-2" / "snapshot.0").unlink()
     (tmp_path / "version-2" / "log.1").rename(tmp_path / "version-2" / "log.4")
     path.write_bytes(b"ZKSN")
-    with pytest.raises(StoreFault, match="what came before is lost"):
+    with pytest.raises(StoreFault, match="earlier transactions are lost"):
         recovered(tmp_path)
 
 
-def test_purge_keeps_what_the_oldest_kept_snapshot_needs(tmp_path: Path) -> None:
+def test_purge_keeps_the_logs_that_the_oldest_snapshot_needs(tmp_path: Path) -> None:
     store = opened(tmp_path)
     machine = store.recover()
     writer = store.writer()

@@ -1,4 +1,5 @@
-"""Jute within bounds: whatever the bytes are, the reader raises `Malformed` or returns, and allocates no more than they are."""
+"""Jute within bounds: whatever the bytes are, the reader raises `Malformed` or returns, and allocates no more than their
+size."""
 
 import struct
 
@@ -19,7 +20,7 @@ ACL = st.lists(st.tuples(st.integers(0, 31), st.text(max_size=5), st.text(max_si
 
 
 @given(st.text(max_size=20), st.binary(max_size=20), ACL, st.lists(st.text(max_size=5), max_size=4))
-def test_what_is_written_is_read(name: str, data: bytes, acl: wire.Acl, names: list[str]) -> None:
+def test_written_values_are_read_back(name: str, data: bytes, acl: wire.Acl, names: list[str]) -> None:
     raw = wire.text(name) + wire.buffer(data) + wire.acl_bytes(acl) + wire.texts(names) + wire.buffer(None)
     reader = Reader(raw)
     assert (reader.text(), reader.buffer(), reader.acl(), reader.texts(), reader.buffer()) == (

@@ -1,4 +1,4 @@
-"""Requests as bytes and answers as values: what tests of the machine speak."""
+"""Requests as bytes and responses as values, for tests of the machine."""
 
 import struct
 from typing import NamedTuple
@@ -62,7 +62,7 @@ def multi(*operations: tuple[int, bytes]) -> bytes:
 
 
 def multi_results(body: bytes) -> list[tuple[int, int, str | None, Stat | None]]:
-    """(type, error, path, stat) of each result."""
+    """Return (type, error, path, stat) of each result."""
     reader = Reader(body)
     results: list[tuple[int, int, str | None, Stat | None]] = []
     while True:
@@ -82,7 +82,7 @@ def multi_results(body: bytes) -> list[tuple[int, int, str | None, Stat | None]]
 
 
 class Driver:
-    """A machine with the zxid and time that a server would give it."""
+    """A machine with the zxid and time that a server would pass to it."""
 
     def __init__(self) -> None:
         self.machine = Machine(tick_ms=1000)
@@ -113,7 +113,7 @@ class Driver:
 
 
 def image(machine: Machine) -> dict[str, tuple[object, ...]]:
-    """The durable state, to compare."""
+    """Return the durable state, to compare."""
     nodes: dict[str, tuple[object, ...]] = {
         path: (node.data, node.acl, stat(node.stat()), node.owner, node.cversion, sorted(node.children or ()))
         for path, node in machine.tree.nodes.items()

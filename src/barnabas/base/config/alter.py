@@ -10,15 +10,15 @@ from barnabas.base.words import AlterOperation
 
 class ConfigChange(NamedTuple):
     name: str
-    #: As it came in the request.
+    #: As in the request.
     operation: int
     value: str | None
 
 
 def replacement(entries: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """The new settings that AlterConfigs asks for: the request holds all of them.
+    """Return the new settings for AlterConfigs, whose request has all settings of the resource.
 
-    :raises Refused: INVALID_REQUEST, for a name that comes twice or has no value.
+    :raises Refused: INVALID_REQUEST, if a name comes twice or has no value.
     """
     changes = [ConfigChange(name, AlterOperation.SET, value) for name, value in entries]
     return apply_changes({}, changes, {})
@@ -27,9 +27,9 @@ def replacement(entries: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 def apply_changes(
     current: Mapping[str, str], changes: Iterable[ConfigChange], settings: Mapping[str, Setting]
 ) -> dict[str, str]:
-    """The new settings that IncrementalAlterConfigs asks for. `settings` are the known ones of the kind of resource.
+    """Return the new settings for IncrementalAlterConfigs. `settings` are the known ones for this kind of resource.
 
-    Whether the result may be used is for `validate_topic_config` and `DynamicConfig.validate_broker_change` to say.
+    `validate_topic_config` or `DynamicConfig.validate_broker_change` must then check the result.
 
     :raises Refused: INVALID_REQUEST or INVALID_CONFIG, as Kafka does.
     """
@@ -56,7 +56,7 @@ def apply_changes(
 
 
 def invalid_value(resource_type: str, resource_name: str, error: ConfigError) -> Refused:
-    """The error that a client gets for a value that is not valid. `resource_type` is TOPIC or BROKER."""
+    """Return the error for an invalid value. `resource_type` is TOPIC or BROKER."""
     resource = f"ConfigResource(type={resource_type}, name='{resource_name}')"
     return Refused(ErrorCode.INVALID_CONFIG, f"Invalid config value for resource {resource}: {error}")
 
@@ -78,7 +78,7 @@ def _operation(change: ConfigChange) -> AlterOperation:
 
 
 def _present(result: Mapping[str, str], change: ConfigChange, verb: str, settings: Mapping[str, Setting]) -> list[str]:
-    """The entries that a list has now; where the resource does not set it, those of its default."""
+    """Return the current entries of a list; if the resource does not set it, those of its default."""
     setting = settings.get(change.name)
     if setting is None:
         raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")

@@ -1,7 +1,7 @@
 """A broker's settings, parsed and validated once, for all components.
 
 `BrokerConfig.parse({"broker.id": "1", "zookeeper.connect": "localhost:2181"})` parses every known name, refuses what Kafka
-refuses, and answers with a value that never changes. A dynamic change makes a new one: see `dynamic`.
+refuses, and returns an immutable value. A dynamic change creates a new one: see `dynamic`.
 """
 
 from collections.abc import Mapping
@@ -37,12 +37,12 @@ _ATTRIBUTES: Final = tuple(
 class BrokerConfig(BrokerSettings):
     """An immutable snapshot of a broker's settings.
 
-    `config.replica_lag_time_max_ms` is the way to read a setting; `BrokerSettings` lists them all.
+    Read a setting as an attribute, `config.replica_lag_time_max_ms`; `BrokerSettings` lists them all.
     """
 
-    #: Every known setting by Kafka's name, with its own type: nothing resolved, no structure parsed.
+    #: Every known setting by Kafka's name, with its own type. Neither resolved nor parsed further.
     values: Mapping[str, Value]
-    #: What was set, as text: unknown names and listener prefixes included.
+    #: The settings that were given, as text, including unknown names and listener prefixes.
     originals: Mapping[str, str]
 
     def __init__(self) -> None:
@@ -50,9 +50,9 @@ class BrokerConfig(BrokerSettings):
 
     @classmethod
     def parse(cls, properties: Mapping[str, str], dynamic_only: Mapping[str, str] | None = None) -> "BrokerConfig":
-        """The configuration that `properties` give. `dynamic_only` are limits that a file cannot hold.
+        """Parse `properties`. `dynamic_only` are limits that a file cannot set.
 
-        :raises ConfigError: that names the setting, the value, and what is valid.
+        :raises ConfigError: naming the setting, the value, and the valid values.
         """
         refuse_kraft(properties)
         originals = _with_id_synonyms(properties)
@@ -77,27 +77,29 @@ class BrokerConfig(BrokerSettings):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BrokerConfig) and other.__dict__ == self.__dict__
 
-    __hash__ = None  # type: ignore[assignment]  # it holds mappings
+    __hash__ = None  # type: ignore[assignment]  # it has mappings
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={self.loggable(name)}" for name in sorted(self.originals))
         return f"BrokerConfig({shown})"
 
     def loggable(self, name: str) -> str:
-        """The text of a setting for a log: hidden if it is a secret, or unknown and possibly one."""
+        """Return the text of a setting for a log; hidden if it is a secret, or unknown and so possibly one."""
         setting = broker_setting(name)
         return Password.HIDDEN if setting is None or setting.is_sensitive else self.originals[name]
 
     @property
     def inter_broker_listener(self) -> Listener:
-        """Where other brokers connect."""
-        return next(each for each in self.advertised_listeners if each.name == self.inter_broker_listener_name)
+        """Return the listener to which other brokers connect."""
+        return next(
+            listener for listener in self.advertised_listeners if listener.name == self.inter_broker_listener_name
+        )
 
     def listener(self, name: str) -> Listener | None:
         return next((each for each in self.listeners if each.name == name), None)
 
     def for_listener(self, listener: str, setting_name: str, mechanism: str | None = None) -> Value:
-        """A setting's value for one listener: that of the mechanism there, else of the listener, else of the broker."""
+        """Return a setting's value for one listener: its mechanism's value, else the listener's, else the broker's."""
         prefix = f"listener.name.{listener.lower()}."
         names = [f"{prefix}{setting_name}"]
         if mechanism is not None:
@@ -110,7 +112,7 @@ class BrokerConfig(BrokerSettings):
 
 
 def _with_id_synonyms(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """`broker.id` and `node.id` are one setting with two names."""
+    """Fill in `broker.id` and `node.id`, which are two names of one setting."""
     broker_id, node_id = properties.get("broker.id"), properties.get("node.id")
     if broker_id is None and node_id is not None:
         return {**properties, "broker.id": node_id}
@@ -136,7 +138,7 @@ def _parse_values(originals: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _resolve(values: Mapping[str, Value], originals: Mapping[str, str]) -> dict[str, object]:
-    """Attributes that are derived from several settings, or parsed from structured text."""
+    """Compute the attributes that depend on several settings, or are parsed from structured text."""
     protocols = parse_protocol_map(_text(values, "listener.security.protocol.map"))
     listeners = parse_listeners(_text(values, "listeners"), protocols, distinct_ports=True)
     advertised_text = values["advertised.listeners"]
@@ -173,12 +175,12 @@ def _resolve(values: Mapping[str, Value], originals: Mapping[str, str]) -> dict[
 
 
 def resolve_units(topic_setting: str, values: Mapping[str, Value]) -> int:
-    """The first of a topic setting's broker synonyms that has a value, in the topic setting's unit."""
+    """Return the first broker synonym of a topic setting that has a value, in the topic setting's unit."""
     for synonym in UNIT_SYNONYMS[topic_setting]:
         value = values[synonym.name]
         if isinstance(value, int):
             return value * synonym.factor
-    raise AssertionError(f"the last synonym of {topic_setting} has no default")
+    raise AssertionError(f"bug: the last synonym of {topic_setting} has no default")
 
 
 def _text(values: Mapping[str, Value], name: str) -> str:

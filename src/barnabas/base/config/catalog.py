@@ -1,4 +1,4 @@
-"""Every setting by its name, and how names relate: synonyms, listener prefixes, units."""
+"""Every setting by its name, and the relations of names: synonyms, listener prefixes, units."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -51,14 +51,14 @@ DYNAMIC_ONLY_SETTINGS: Final = _by_name(quotas.DYNAMIC_ONLY)
 CLIENT_QUOTA_SETTINGS: Final = _by_name(quotas.CLIENT_QUOTAS)
 IP_QUOTA_SETTINGS: Final = _by_name(quotas.IP_QUOTAS)
 
-#: Broker settings that may change while the broker runs.
+#: Broker settings that can change while the broker runs.
 DYNAMIC_NAMES: Final = frozenset(
     name for name, setting in BROKER_SETTINGS.items() if setting.update_mode is not UpdateMode.READ_ONLY
 )
 PER_BROKER_NAMES: Final = frozenset(
     name for name, setting in BROKER_SETTINGS.items() if setting.update_mode is UpdateMode.PER_BROKER
 )
-#: May change only with a listener's prefix.
+#: Settings that can change only with a listener's prefix.
 DYNAMIC_SECURITY_NAMES: Final = frozenset(
     {
         "ssl.keystore.type",
@@ -73,9 +73,9 @@ DYNAMIC_SECURITY_NAMES: Final = frozenset(
         "ssl.truststore.certificates",
     }
 )
-#: Settings of a listener that may change for all brokers at once.
+#: Settings of listeners that can change for all brokers at once.
 CLUSTER_LISTENER_NAMES: Final = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
-#: Settings that may have a mechanism's prefix below the listener's: `listener.name.x.plain.sasl.jaas.config`.
+#: Settings that can have a mechanism's prefix after the listener's: `listener.name.x.plain.sasl.jaas.config`.
 MECHANISM_NAMES: Final = (
     "sasl.jaas.config",
     "sasl.login.callback.handler.class",
@@ -88,13 +88,13 @@ LISTENER_PREFIX: Final = "listener.name."
 
 
 class UnitSynonym(NamedTuple):
-    """Another broker setting for the same thing, and how many of the topic setting's units one of its units is."""
+    """A broker setting with the same meaning, and the size of its unit in units of the topic setting."""
 
     name: str
     factor: int
 
 
-#: Broker settings that give the default of one topic setting. The first one that is set wins.
+#: The broker settings that provide the default of a topic setting. The first one that is set wins.
 UNIT_SYNONYMS: Final[Mapping[str, tuple[UnitSynonym, ...]]] = {
     "segment.ms": (UnitSynonym("log.roll.ms", 1), UnitSynonym("log.roll.hours", HOUR_MS)),
     "segment.jitter.ms": (UnitSynonym("log.roll.jitter.ms", 1), UnitSynonym("log.roll.jitter.hours", HOUR_MS)),
@@ -113,7 +113,7 @@ def _synonym_groups() -> Mapping[str, tuple[str, ...]]:
         names = tuple(synonym.name for synonym in synonyms)
         for name in names:
             groups_by_name[name] = names
-    # The scheduler's interval is a default for flush.interval.ms and a setting in its own right.
+    # The scheduler's interval is a default for flush.interval.ms, but also an independent setting.
     del groups_by_name["log.flush.scheduler.interval.ms"]
     return groups_by_name
 
@@ -122,7 +122,7 @@ _SYNONYM_GROUPS: Final = _synonym_groups()
 
 
 def listener_base_name(name: str) -> str | None:
-    """`max.connections` for `listener.name.internal.max.connections`; None for a name without a listener prefix."""
+    """Return `max.connections` for `listener.name.internal.max.connections`; None for a name without listener prefix."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     _, dot, base = name[len(LISTENER_PREFIX) :].partition(".")
@@ -130,7 +130,7 @@ def listener_base_name(name: str) -> str | None:
 
 
 def broker_synonyms(name: str, *, match_listener: bool = True) -> tuple[str, ...]:
-    """Names under which the value of `name` may be given, the one that wins first."""
+    """Return the names that can set the value of `name`, the winning one first."""
     group = _SYNONYM_GROUPS.get(name)
     if group is not None:
         return group
@@ -141,7 +141,7 @@ def broker_synonyms(name: str, *, match_listener: bool = True) -> tuple[str, ...
 
 
 def broker_setting(name: str) -> Setting | None:
-    """The setting that gives `name` its type: itself, or, for a name with a listener's prefix, the plain one."""
+    """Return the setting that gives `name` its type: itself, or the plain one for a name with a listener's prefix."""
     setting = BROKER_SETTINGS.get(name) or DYNAMIC_ONLY_SETTINGS.get(name)
     if setting is not None:
         return setting

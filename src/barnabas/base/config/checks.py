@@ -1,6 +1,6 @@
-"""Checks across several settings, which Kafka makes when a broker starts.
+"""Checks across several settings, as Kafka makes them when a broker starts.
 
-The error messages are Kafka's, so that users find help for them on the web.
+The error messages are Kafka's, so that users find help on the web.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def require(holds: bool, otherwise: str) -> None:
 
 
 def refuse_kraft(properties: Mapping[str, str]) -> None:
-    """Checked first: a KRaft file fails other checks, too, and this error says why."""
+    """Checked first, because a KRaft file also fails other checks, but only this error gives the cause."""
     require(
         not properties.get("process.roles", "").strip(),
         f"process.roles={properties.get('process.roles')} asks for KRaft mode, but brokers here run with ZooKeeper: "

@@ -1,6 +1,6 @@
-"""The definition of a setting: its type, default, valid values and meaning; and how its text becomes a value.
+"""The definition of a setting: its type, default, valid values and meaning, and the parsing of its text.
 
-The rules of parsing, and the words of the errors, are those of Kafka's ConfigDef: they reach clients through AlterConfigs.
+Parsing rules and error messages are those of Kafka's ConfigDef, because clients see them through AlterConfigs.
 """
 
 import re
@@ -17,7 +17,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 DOUBLE_MAX: Final = 1.7976931348623157e308
 
-#: What Java's `String.trim` takes off: everything up to the blank, and nothing of Unicode's other spaces.
+#: The characters that Java's `String.trim` removes: everything up to the blank, but no other Unicode spaces.
 _JAVA_BLANK: Final = "".join(chr(code) for code in range(0x21))
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _DOUBLE: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
@@ -25,7 +25,7 @@ _COMMA: Final = re.compile(r"[ \t\n\x0b\f\r]*,[ \t\n\x0b\f\r]*")
 
 
 class Password:
-    """A secret. It compares by value, and its text never contains the value."""
+    """A secret. It compares by value, and its text does not contain the value."""
 
     __slots__ = ("value",)
     HIDDEN: Final = "[hidden]"
@@ -43,12 +43,12 @@ class Password:
         return self.HIDDEN
 
 
-#: A setting's value. CLASS values are Java's names as text, LIST values are tuples, None is "not set".
+#: A setting's value. CLASS values are Java's names as text, LIST values are tuples, None means "not set".
 Value = bool | int | float | str | tuple[str, ...] | Password | None
 
 
 class ValueType(IntEnum):
-    """The numbers are those of DescribeConfigs."""
+    """Numbered as in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -61,7 +61,7 @@ class ValueType(IntEnum):
     PASSWORD = 9
 
 
-#: In DescribeConfigs, the type of an unknown name.
+#: The type of an unknown name in DescribeConfigs.
 UNKNOWN_TYPE_CODE: Final = 0
 
 _INTEGER_MAX: Final = {ValueType.SHORT: SHORT_MAX, ValueType.INT: INT_MAX, ValueType.LONG: LONG_MAX}
@@ -74,17 +74,17 @@ class Importance(Enum):
 
 
 class UpdateMode(Enum):
-    """How a setting may change while the broker runs."""
+    """Whether and how a setting can change while the broker runs."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
-    #: A topic's own setting: always dynamic.
+    #: A topic's own setting, which is always dynamic.
     TOPIC = "topic"
 
 
 class Validator(Protocol):
-    """Raises for a typed value that is not valid. Its `str()` describes the valid values."""
+    """Raises `ConfigError` for an invalid value. `str()` describes the valid values."""
 
     def check(self, name: str, value: Value) -> None: ...
 
@@ -96,7 +96,7 @@ def invalid(name: str, value: Value, why: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of Kafka 3.9 (or, with the prefix `barnabas.`, of ours)."""
+    """One setting of Kafka 3.9 or, with the prefix `barnabas.`, of barnabas."""
 
     name: str
     type: ValueType
@@ -105,11 +105,11 @@ class Setting:
     validator: Validator | None
     update_mode: UpdateMode
     documentation: str
-    #: For a topic setting: the broker setting from which it inherits, if there is one.
+    #: The broker setting that a topic setting inherits from, if any.
     server_default: str | None = None
     #: Kafka leaves internal settings out of its documentation and, unless they are set, out of DescribeConfigs.
     internal: bool = False
-    #: Why the setting is accepted but changes nothing here; empty for one that takes effect.
+    #: Why the setting is accepted but has no effect here; empty if it has an effect.
     no_effect: str = ""
 
     @property
@@ -125,9 +125,9 @@ class Setting:
         return attribute_name(self.name)
 
     def parse(self, raw: str) -> Value:
-        """The typed value of `raw`, validated.
+        """Parse and validate the text `raw`.
 
-        :raises ConfigError: that names the setting, the value and what is valid.
+        :raises ConfigError: naming the setting, the value and the valid values.
         """
         value = parse_type(self.name, raw, self.type)
         if self.validator is not None:
@@ -135,13 +135,13 @@ class Setting:
         return value
 
     def format(self, value: Value) -> str | None:
-        """Kafka's text of a value. For the text of a password use its `.value`."""
+        """Format a value as Kafka does. For the text of a password use its `.value`."""
         return None if value is None else format_value(value)
 
 
 @cache
 def attribute_name(setting_name: str) -> str:
-    """`zookeeper.clientCnxnSocket` is `zookeeper_client_cnxn_socket`."""
+    """Return the attribute's name: `zookeeper.clientCnxnSocket` is `zookeeper_client_cnxn_socket`."""
     return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", setting_name).lower().replace(".", "_")
 
 
@@ -169,7 +169,7 @@ def parse_type(name: str, raw: str, kind: ValueType) -> Value:
 
 def _parse_integer(name: str, raw: str, trimmed: str, kind: ValueType) -> int:
     limit = _INTEGER_MAX[kind]
-    # 20 characters hold every 64-bit number; more would cost time, and Python refuses thousands of digits.
+    # 20 characters are enough for every 64-bit number. Longer texts cost time, and Python refuses thousands of digits.
     if _INTEGER.fullmatch(trimmed) and len(trimmed) <= 20:
         number = int(trimmed)
         if -limit - 1 <= number <= limit:

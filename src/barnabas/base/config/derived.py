@@ -1,4 +1,4 @@
-"""Settings in the shape that a part of the broker wants them, made again when the configuration is replaced."""
+"""Settings in the form that a part of the broker needs, recomputed when the configuration is replaced."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ S = TypeVar("S")
 
 
 class Derived(Generic[S]):
-    """Call it for the settings as they are now. Configurations are immutable, so one of them is looked at once."""
+    """Call it for the current settings. Configurations are immutable, so each one is converted once."""
 
     __slots__ = ("_config", "_derive", "_known")
 

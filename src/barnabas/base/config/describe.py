@@ -1,4 +1,4 @@
-"""The response of DescribeConfigs: every setting of a topic or broker, the source of its value, without secrets."""
+"""The response of DescribeConfigs: every setting of a topic or broker with the source of its value, without secrets."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -26,15 +26,15 @@ class ConfigSynonym(NamedTuple):
 
 class ConfigEntry(NamedTuple):
     name: str
-    #: None for a secret, and for what is not set and has no default.
+    #: None for a secret, and for a setting without value and default.
     value: str | None
     read_only: bool
     source: ConfigSource
     is_sensitive: bool
-    #: What would count, the first wins. Empty unless asked for.
+    #: All values that apply, the winning one first. Empty unless requested.
     synonyms: tuple[ConfigSynonym, ...]
     type_code: int
-    #: None unless asked for.
+    #: None unless requested.
     documentation: str | None
 
 
@@ -46,7 +46,7 @@ def describe_topic(
     include_synonyms: bool = False,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """Settings of a topic whose own settings are `overrides`. `names` are the ones asked for; None or empty for all."""
+    """Describe a topic whose own settings are `overrides`. `names` selects settings; None or empty means all."""
     wanted = frozenset(names or ())
     entries: list[ConfigEntry] = []
     for name, value in topic_values(dynamic.broker, overrides).items():
@@ -80,11 +80,12 @@ def describe_broker(
     include_synonyms: bool = False,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """Settings of this broker: all known ones, and unknown ones that are set."""
+    """Describe this broker: all known settings, and unknown ones that are set."""
     config = dynamic.broker
     texts: dict[str, str | None] = dict(config.originals)
     for name, setting in BROKER_SETTINGS.items():
-        # Internal settings show where they are set; the authorizer's and our own, of which Kafka's tools know nothing, too.
+        # Internal settings are shown only if they are set. So are the authorizer's and barnabas's, which Kafka's tools do not
+        # know.
         if name in config.originals or not (setting.internal or _is_extra(setting)):
             texts[name] = setting.format(config.values[name])
     wanted = frozenset(names or ())
@@ -104,7 +105,7 @@ def describe_cluster_default(
     include_synonyms: bool = False,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """The cluster's dynamic defaults: only what is set."""
+    """Describe the cluster's dynamic defaults: only those that are set."""
     wanted = frozenset(names or ())
     return [
         _broker_entry(dynamic, name, text, cluster=True, synonyms=include_synonyms, documentation=include_documentation)
@@ -124,7 +125,7 @@ def _broker_entry(
     dynamic: DynamicConfig, name: str, text: str | None, *, cluster: bool, synonyms: bool, documentation: bool
 ) -> ConfigEntry:
     setting = broker_setting(name)
-    # An unknown name may be a plug-in's secret.
+    # An unknown name may be a secret of a plug-in.
     is_sensitive = setting is None or setting.is_sensitive
     found = _synonyms(dynamic, name, is_sensitive=is_sensitive)
     if cluster:
@@ -142,7 +143,7 @@ def _broker_entry(
 
 
 def _synonyms(dynamic: DynamicConfig, name: str, *, is_sensitive: bool) -> tuple[ConfigSynonym, ...]:
-    """Every place that gives a value to `name` or one of its synonyms, the winning one first."""
+    """Return every value of `name` and its synonyms, the winning one first."""
     names = broker_synonyms(name)
     found: list[ConfigSynonym] = []
     layers = (
@@ -157,6 +158,6 @@ def _synonyms(dynamic: DynamicConfig, name: str, *, is_sensitive: bool) -> tuple
         if setting is not None and setting.default is not None:
             text = None if is_sensitive else setting.format(setting.default)
             found.append(ConfigSynonym(each, text, ConfigSource.DEFAULT_CONFIG))
-    # As Kafka does: what comes before the name itself is not its business, a listener's own value least of all.
+    # As in Kafka: leave out names that precede `name`, above all a listener's own value.
     first = next((at for at, synonym in enumerate(found) if synonym.name == name), len(found))
     return tuple(found[first:])

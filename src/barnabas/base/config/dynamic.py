@@ -1,8 +1,8 @@
-"""Settings that change while the broker runs: their layers, which value wins, which may change, and who is notified.
+"""Settings that change while the broker runs: layers, precedence, allowed changes, and notifications.
 
 A broker's value is its own dynamic one, else the cluster's dynamic default, else the file's, else Kafka's default. A
-topic's value is its own, else the broker's. Nothing here does I/O: the owner of the watches on /config in ZooKeeper calls
-`set_broker`, `set_cluster_default` and `set_topic`, with passwords already decrypted.
+topic's value is its own, else the broker's. This module does no I/O: the owner of the watches on /config in ZooKeeper calls
+`set_broker`, `set_cluster_default` and `set_topic` with decrypted passwords.
 
 Owner: the event loop.
 """
@@ -28,10 +28,10 @@ from barnabas.base.errors import ConfigError, ErrorCode, Refused
 
 BrokerListener = Callable[[BrokerConfig, BrokerConfig], None]
 TopicListener = Callable[[str, LogConfig], None]
-#: Checks whether these settings may replace the current ones. Raises `ConfigError` if not.
+#: Checks whether these settings may replace the current ones. Raises `ConfigError` if they may not.
 TransitionCheck = Callable[[BrokerConfig], None]
 
-#: Pool sizes, which Kafka lets change by a factor of two at most.
+#: Sizes of thread pools, which Kafka lets change at most by a factor of two.
 _POOLS: Final = ("num.io.threads", "num.replica.fetchers", "num.recovery.threads.per.data.dir", "background.threads")
 
 
@@ -39,9 +39,9 @@ _UNLIMITED: Final = -1
 
 
 class DynamicConfig:
-    """The layers of one broker's settings, and of all topics'.
+    """The layers of one broker's settings and of all topics' settings.
 
-    Invariant: `broker` and every `log_config` follow from the layers. Readers never see a change in part.
+    Invariant: `broker` and every `log_config` follow from the layers. Readers never see half a change.
     """
 
     def __init__(self, static: Mapping[str, str]) -> None:
@@ -59,12 +59,12 @@ class DynamicConfig:
 
     @property
     def broker(self) -> BrokerConfig:
-        """The settings as they are now."""
+        """The current settings."""
         return self._broker
 
     @property
     def static(self) -> Mapping[str, str]:
-        """The settings of the file and the command line."""
+        """The settings from the file and the command line."""
         return self._static
 
     @property
@@ -77,32 +77,33 @@ class DynamicConfig:
         return self._own
 
     def subscribe(self, listener: BrokerListener) -> Callable[[], None]:
-        """`listener(old, new)` after each change of the broker's settings. The answer ends the subscription."""
+        """Call `listener(old, new)` after each change of the broker's settings. The returned function ends the subscription."""
         self._broker_listeners.append(listener)
         return lambda: self._broker_listeners.remove(listener)
 
     def add_check(self, check: TransitionCheck) -> None:
-        """`check` runs before a change is accepted, for checks that only its owner can make, such as of a certificate."""
+        """Run `check` before a change is accepted. It is for checks that only its owner can make, for example of a
+        certificate."""
         self._checks.append(check)
 
     def subscribe_topics(self, listener: TopicListener) -> Callable[[], None]:
-        """`listener(topic, config)` after each change of a topic's settings, through its own or through the broker's.
+        """Call `listener(topic, config)` after each change of a topic's settings, by its own or the broker's settings.
 
-        Topics without settings of their own are announced under the empty name.
+        For topics without their own settings the listener is called once, with an empty name.
         """
         self._topic_listeners.append(listener)
         return lambda: self._topic_listeners.remove(listener)
 
     @property
     def topics(self) -> Iterable[str]:
-        """Topics with settings of their own."""
+        """Topics that have their own settings."""
         return tuple(self._overrides)
 
     def log_config(self, topic: str) -> LogConfig:
         return self._logs.get(topic, self._plain_log)
 
     def set_topic(self, topic: str, overrides: Mapping[str, str]) -> tuple[str, ...]:
-        """Replaces a topic's settings by `overrides`. Returns what was ignored, and why."""
+        """Replace a topic's settings. Return the reasons for settings that are ignored."""
         usable, ignored = _usable(overrides, self._check_topic_entry)
         before = self.log_config(topic)
         if usable:
@@ -112,24 +113,24 @@ class DynamicConfig:
             self._overrides.pop(topic, None)
             self._logs.pop(topic, None)
         if self.log_config(topic) != before:
-            self._tell_topic(topic)
+            self._notify_topic(topic)
         return ignored
 
     def set_broker(self, settings: Mapping[str, str]) -> tuple[str, ...]:
-        """Replaces this broker's dynamic settings. Returns what was ignored, and why: settings that are already in the store
-        cannot be refused, and one bad entry must not keep the others from taking effect."""
+        """Replace this broker's dynamic settings. Return the reasons for settings that are ignored: those already in ZooKeeper
+        cannot be refused, and one bad setting must not prevent the others from taking effect."""
         usable, ignored = usable_of_broker(settings, per_broker=True)
         return ignored + self._apply(self._cluster_default, usable)
 
     def set_cluster_default(self, settings: Mapping[str, str]) -> tuple[str, ...]:
-        """As `set_broker`, for the cluster's dynamic defaults."""
+        """Like `set_broker`, for the cluster's dynamic defaults."""
         usable, ignored = usable_of_broker(settings, per_broker=False)
         return ignored + self._apply(usable, self._own)
 
     def validate_broker_change(self, proposed: Mapping[str, str], *, per_broker: bool) -> None:
-        """Whether `proposed` may become this broker's dynamic settings, or the cluster's defaults.
+        """Check whether `proposed` can become this broker's dynamic settings, or the cluster's defaults.
 
-        :raises Refused: INVALID_REQUEST, in Kafka's words.
+        :raises Refused: INVALID_REQUEST, with Kafka's message.
         """
         try:
             _check_names(proposed, per_broker=per_broker)
@@ -157,10 +158,10 @@ class DynamicConfig:
             listener(before, config)
         if changed:
             for topic in ("", *self._logs):
-                self._tell_topic(topic)
+                self._notify_topic(topic)
         return ()
 
-    def _tell_topic(self, topic: str) -> None:
+    def _notify_topic(self, topic: str) -> None:
         for listener in tuple(self._topic_listeners):
             listener(topic, self.log_config(topic))
 
@@ -168,7 +169,7 @@ class DynamicConfig:
         merged = dict(self._static)
         for layer in (cluster_default, own):
             for name, raw in layer.items():
-                # A dynamic log.retention.ms wins over a log.retention.minutes in the file, and the other way round.
+                # A dynamic log.retention.ms overrides a log.retention.minutes in the file, and vice versa.
                 for synonym in broker_synonyms(name, match_listener=False):
                     merged.pop(synonym, None)
                 merged[name] = raw
@@ -188,7 +189,7 @@ class DynamicConfig:
         setting.parse(raw)
 
     def _check_transition(self, config: BrokerConfig) -> None:
-        """Refuses changes that Kafka's components refuse while they run."""
+        """Refuse the changes that Kafka's components refuse at run time."""
         try:
             _check_pools(self._broker, config)
             _check_listeners(self._broker, config)
@@ -201,7 +202,7 @@ class DynamicConfig:
 
 
 def usable_of_broker(settings: Mapping[str, str], *, per_broker: bool) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Of the dynamic settings of a broker, or of the cluster's defaults: those that may be used; what is ignored, and why."""
+    """Split the dynamic settings of a broker, or of the cluster's defaults, into usable ones and reasons for ignored ones."""
     return _usable(settings, lambda name, raw: _check_entry(name, raw, per_broker=per_broker))
 
 
@@ -252,7 +253,7 @@ def _is_per_broker(name: str) -> bool:
 
 
 def _check_type(name: str, raw: str) -> None:
-    """Unknown names pass: they may belong to a plug-in."""
+    """Check the value's type. Unknown names pass: they may belong to a plug-in."""
     plain = listener_base_name(name) or name
     setting = DYNAMIC_ONLY_SETTINGS.get(plain) or BROKER_SETTINGS.get(plain)
     if setting is not None:
@@ -286,7 +287,7 @@ def _check_pool(name: str, old: int, new: int) -> None:
 
 
 def _check_listener_limits(before: BrokerConfig, after: BrokerConfig) -> None:
-    """A limit of 0 would keep out everyone, those who could raise it again included."""
+    """Refuse a limit of 0: it would lock out all clients, including those that could raise it again."""
     for listener in after.listeners:
         for name in sorted(CLUSTER_LISTENER_NAMES):
             old, new = before.for_listener(listener.name, name), after.for_listener(listener.name, name)
@@ -298,7 +299,7 @@ def _check_listener_limits(before: BrokerConfig, after: BrokerConfig) -> None:
 
 
 def _check_local_retention(before: BrokerConfig, after: BrokerConfig) -> None:
-    """Of tiered topics: no more is kept on the brokers' disks than in all."""
+    """Check that tiered topics keep no more on the brokers' disks than in total."""
     for local_name, name in (
         ("log.local.retention.ms", "log.retention.ms"),
         ("log.local.retention.bytes", "log.retention.bytes"),
@@ -327,7 +328,7 @@ def _retention(config: BrokerConfig, name: str) -> int:
 
 
 def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
-    """An existing listener keeps its security protocol, and its settings except the dynamic ones."""
+    """Check that an existing listener keeps its security protocol, and its settings except the dynamic ones."""
     kept = {listener.name for listener in before.listeners} & {listener.name for listener in after.listeners}
     for name in sorted(kept):
         if _fixed_listener_settings(before, name) != _fixed_listener_settings(after, name):

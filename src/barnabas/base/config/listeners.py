@@ -1,4 +1,4 @@
-"""Listeners: what `listeners`, `advertised.listeners` and `listener.security.protocol.map` say, as values."""
+"""Listeners: the parsed values of `listeners`, `advertised.listeners` and `listener.security.protocol.map`."""
 
 import ipaddress
 import re
@@ -18,14 +18,14 @@ class Listener(NamedTuple):
     #: Upper case, unique in a broker.
     name: str
     security_protocol: SecurityProtocol
-    #: Empty: every interface, or, where it is advertised, this machine's own name.
+    #: Empty: every interface; in an advertised listener, this machine's name.
     host: str
-    #: 0: a free port.
+    #: 0: any free port.
     port: int
 
     @property
     def config_prefix(self) -> str:
-        """Before the name of a setting that is this listener's own."""
+        """The prefix of settings for this listener only."""
         return f"listener.name.{self.name.lower()}."
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ def split_list(text: str) -> list[str]:
 
 
 def parse_pairs(setting: str, text: str) -> dict[str, str]:
-    """`a:1,b:2` as a mapping; a key may hold colons, as an IPv6 address does."""
+    """Parse `a:1,b:2` as a mapping; a key may have colons, as an IPv6 address does."""
     pairs: dict[str, str] = {}
     for entry in split_list(text):
         key, colon, value = entry.rpartition(":")
@@ -84,7 +84,7 @@ def parse_connection_overrides(text: str) -> dict[str, int]:
 def parse_listeners(
     text: str, protocols: Mapping[str, SecurityProtocol], *, distinct_ports: bool
 ) -> tuple[Listener, ...]:
-    """:raises ConfigError: for what Kafka refuses, in its words."""
+    """:raises ConfigError: for values that Kafka refuses, with Kafka's messages."""
     listeners = tuple(_parse_listener(entry, text, protocols) for entry in split_list(text))
     names = [listener.name for listener in listeners]
     if len(set(names)) != len(names):
@@ -139,7 +139,7 @@ def _check_ports(listeners: Iterable[Listener], text: str) -> None:
 
 
 def _ip_version(host: str) -> int:
-    """4 or 6, or 0 for a name."""
+    """Return 4 or 6; 0 for a host name."""
     try:
         return ipaddress.ip_address(host).version
     except ValueError:

@@ -1,15 +1,15 @@
-"""A topic's settings: each is declared here, once, as a field of `LogConfig`.
+"""A topic's settings, each declared once as a field of `LogConfig`.
 
-A field is named by the setting in snake case (`segment.bytes` is `segment_bytes`). From its declaration come the setting
-that clients see (`TOPIC_SETTINGS`), and, for most, the broker setting that holds the default for all topics
-(`BROKER_DEFAULTS`). `LogConfig()` is a topic without overrides on a broker without settings of its own.
+A field has the setting's name in snake case (`segment.bytes` is `segment_bytes`). Its declaration defines the setting that
+clients see (`TOPIC_SETTINGS`) and, for most, the broker setting with the default for all topics (`BROKER_DEFAULTS`).
+`LogConfig()` is a topic without overrides on a broker without its own settings.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
-from barnabas.base.config.definition import LONG_MAX as LONG_MAX  # of use to those who read the limits
+from barnabas.base.config.definition import LONG_MAX as LONG_MAX  # re-exported with the limits
 from barnabas.base.config.definition import Importance, Setting, Validator, Value, ValueType
 from barnabas.base.config.definitions import reasons
 from barnabas.base.config.definitions.shorthand import (
@@ -42,15 +42,15 @@ CLEANUP_COMPACT: Final = "compact"
 CREATE_TIME: Final = "CreateTime"
 LOG_APPEND_TIME: Final = "LogAppendTime"
 
-#: `local.retention.*`: whatever `retention.*` says.
+#: The value of `local.retention.*` that means the value of `retention.*`.
 AS_RETENTION: Final = -2
 
-#: `compression.type` values that keep the producer's bytes as they came, and that store plain records.
+#: `compression.type` values that keep the producer's bytes, and that store records uncompressed.
 COMPRESSION_PRODUCER: Final = "producer"
 COMPRESSION_UNCOMPRESSED: Final = "uncompressed"
 COMPRESSION_ZSTD: Final = "zstd"
 
-#: How the subject of a record's schema is named: `orders-value`, `shop.Order`, `orders-shop.Order`.
+#: Naming strategies for the subject of a record's schema: `orders-value`, `shop.Order`, `orders-shop.Order`.
 TOPIC_NAME: Final = "TopicNameStrategy"
 RECORD_NAME: Final = "RecordNameStrategy"
 TOPIC_RECORD_NAME: Final = "TopicRecordNameStrategy"
@@ -65,14 +65,14 @@ def _short_strategy(name: str) -> str:
 
 
 class BrokerDefault(NamedTuple):
-    """A broker setting that is nothing but the default of a topic setting: same type, same valid values."""
+    """A broker setting that only provides the default of a topic setting: same type, same valid values."""
 
     name: str
     importance: Importance
 
 
 class _Declaration(NamedTuple):
-    """A topic setting, all but its name, which is the field's."""
+    """A topic setting without its name, which is the field's."""
 
     type: ValueType
     default: Value
@@ -85,7 +85,7 @@ class _Declaration(NamedTuple):
 
 
 def default_of(name: str, importance: Importance = MEDIUM) -> BrokerDefault:
-    """The broker setting `name`, which this declares as well, is the default."""
+    """Declare the broker setting `name` and make it the default."""
     return BrokerDefault(name, importance)
 
 
@@ -100,10 +100,10 @@ def topic_setting(
     no_effect: str = "",
     convert: Callable[[Any], Any] = lambda value: value,
 ) -> Any:
-    """The declaration of a topic setting, as the default of its field.
+    """Declare a topic setting as the default of its field.
 
-    `inherits` names the broker setting that topics without a value of their own take it from: by `default_of`, or by its
-    name alone if it is declared elsewhere. `convert` makes the field's value from the setting's.
+    `inherits` names the broker setting from which topics without their own value inherit: with `default_of`, or just the name
+    if it is declared elsewhere. `convert` computes the field's value from the setting's.
     """
     declared = _Declaration(type, default, validator, meaning, inherits, importance, no_effect, convert)
     return field(default=convert(default), metadata={"declaration": declared})
@@ -111,9 +111,9 @@ def topic_setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """An immutable snapshot of one topic's settings; a change makes a new one. Values arrive here already validated."""
+    """An immutable snapshot of one topic's settings. Its values are already validated."""
 
-    # A table: one line of facts and the meaning below it.
+    # A table: the facts on one line, the meaning below it.
     # fmt: off
     segment_bytes: int = topic_setting(INT, GIB, at_least(14),
         "Size at which a segment file is closed and a new one begun. Retention and compaction work on whole "
@@ -179,7 +179,7 @@ class LogConfig:
         " reach the end within this time, to see all deletions.",
         inherits=default_of("log.cleaner.delete.retention.ms"))
 
-    #: The largest record batch, header included.
+    #: Largest record batch, including the header.
     max_message_bytes: int = topic_setting(INT, MIB + 12, at_least(0),
         "Largest record batch that is accepted, header included and compressed as it came.",
         inherits=default_of("message.max.bytes", HIGH))
@@ -210,7 +210,7 @@ class LogConfig:
         "How far a record's timestamp may lie ahead of the broker's clock under CreateTime; later ones are "
         "refused.",
         inherits=default_of("log.message.timestamp.after.max.ms"))
-    #: Deprecated; already folded into the two fields above by `topic_log_config`.
+    #: Deprecated. `topic_log_config` has already applied it to the two fields above.
     message_timestamp_difference_max_ms: int = topic_setting(LONG, LONG_MAX, at_least(0),
         "Deprecated: allowed distance between a record's timestamp and the broker's clock either way; the before"
         " and after settings win where they are set.",
@@ -264,8 +264,8 @@ class LogConfig:
         "same.",
         convert=_short_strategy)
     barnabas_link_name: str = topic_setting(STRING, "", None,
-        "The link that mirrors another cluster's topic into this one, which is read-only as long. Set and removed by links "
-        "alone.")
+        "The link that mirrors another cluster's topic into this one, which is then read-only. Only links set and remove "
+        "it.")
     # fmt: on
 
     #: Names of the settings that the topic itself overrides (`segment.bytes`, ...).
@@ -281,18 +281,18 @@ class LogConfig:
 
     @property
     def kept_locally_ms(self) -> int:
-        """`local.retention.ms`, of a tiered topic."""
+        """`local.retention.ms` of a tiered topic."""
         return self.retention_ms if self.local_retention_ms == AS_RETENTION else self.local_retention_ms
 
     @property
     def roll_ms(self) -> int:
-        """Age at which the active segment is closed. Compaction never reads the active segment, so `max.compaction.lag.ms`
-        could not be kept if a compacted topic closed its segments later than that (KIP-354)."""
+        """Return the age at which the active segment is closed. Compaction never reads the active segment, so a compacted topic
+        must close its segments within `max.compaction.lag.ms` to respect that limit (KIP-354)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def kept_locally_bytes(self) -> int:
-        """`local.retention.bytes`, of a tiered topic."""
+        """`local.retention.bytes` of a tiered topic."""
         return self.retention_bytes if self.local_retention_bytes == AS_RETENTION else self.local_retention_bytes
 
     @property
@@ -346,7 +346,7 @@ BROKER_DEFAULTS: Final = tuple(
 
 
 def make_log_config(values: dict[str, Value], overridden: frozenset[str]) -> LogConfig:
-    """From the value of every topic setting, by the setting's name."""
-    # Each value has the type of its setting, and a test compares that with the type of the field.
+    """Build a `LogConfig` from the values of all topic settings, by name."""
+    # Each value has its setting's type; a test compares it with the field's type.
     converted = {name.replace(".", "_"): _DECLARATIONS[name].convert(value) for name, value in values.items()}
     return LogConfig(**converted, overridden=overridden)

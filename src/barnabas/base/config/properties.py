@@ -1,7 +1,7 @@
-"""Java's properties files: how a broker's settings are written down.
+"""Java's properties files, in which broker settings are written.
 
-`parse` and `format_properties` are pure; `load` reads a file, lays `--override k=v` over it, and fills in what config
-providers stand for. Files are read as UTF-8; older Java versions read Latin-1. Escapes mean the same in both.
+`parse` and `format_properties` are pure. `load` reads a file, applies `--override k=v`, and replaces the variables of config
+providers. Files are read as UTF-8; older Java versions read Latin-1. Escapes mean the same in both.
 """
 
 import os
@@ -18,9 +18,9 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _VARIABLE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 
 PROVIDERS: Final = "config.providers"
-#: Kafka's switch, a property of the JVM: the providers that settings may name, or none. It is set in KAFKA_OPTS.
+#: Kafka's JVM property that restricts the config providers. It is set in KAFKA_OPTS.
 ALLOWED_PROVIDERS: Final = "org.apache.kafka.automatic.config.providers"
-#: Variables of the image apache/kafka that are for its JVM, not for the broker.
+#: Variables of the image apache/kafka for its JVM, not for the broker.
 _FOR_JAVA: Final = frozenset(
     [
         "KAFKA_VERSION",
@@ -39,9 +39,9 @@ _FOR_JAVA: Final = frozenset(
 
 
 def parse(text: str) -> dict[str, str]:
-    """The properties in `text`; of a key that comes twice the last counts.
+    """Parse the properties in `text`; the last one of a repeated key wins.
 
-    :raises ConfigError: for an escape that Java refuses, too.
+    :raises ConfigError: for an escape that Java also refuses.
     """
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
@@ -54,7 +54,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments and blank ones, continued ones joined, each with the number of its first line."""
+    """Yield lines without comments and blank lines, with continued lines joined, each with the number of its first line."""
     lines = re.split(r"\r\n|\n|\r", text)
     pending, first = "", 0
     for number, raw in enumerate(lines, start=1):
@@ -79,7 +79,7 @@ def _ends_with_open_backslash(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Key and value, still escaped: the key ends at the first blank, `=` or `:` that has no backslash before it."""
+    """Split into key and value, still escaped: the key ends at the first unescaped blank, `=` or `:`."""
     end, escaped = 0, False
     while end < len(line) and (escaped or line[end] not in _BLANK + "=:"):
         escaped = line[end] == "\\" and not escaped
@@ -115,14 +115,14 @@ def _unescape(text: str) -> str:
 
 
 def _join_surrogates(text: str) -> str:
-    """Two halves of a character beyond the basic plane, each escaped, become that character."""
+    """Join two escaped halves of a character beyond the basic plane into one character."""
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Text from which `parse`, and Java, read the same properties."""
+    """Format text from which `parse`, and Java, read the same properties."""
     lines = (f"{_escape(key, is_key=True)}={_escape(value, is_key=False)}\n" for key, value in properties.items())
     return "".join(lines)
 
@@ -145,9 +145,9 @@ def _escape(text: str, *, is_key: bool) -> str:
 
 
 def parse_overrides(overrides: Iterable[str], *, option: str = "--override") -> dict[str, str]:
-    """`--override k=v` arguments.
+    """Parse `--override k=v` arguments.
 
-    :raises ConfigError: for one without a name or an equals sign.
+    :raises ConfigError: for an argument without a name or an equals sign.
     """
     merged: dict[str, str] = {}
     for argument in overrides:
@@ -159,7 +159,7 @@ def parse_overrides(overrides: Iterable[str], *, option: str = "--override") -> 
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings in variables, as the image apache/kafka maps them: KAFKA_LOG_DIRS is log.dirs, `__` is _ and `___` is -."""
+    """Read settings from variables as the image apache/kafka does: KAFKA_LOG_DIRS is log.dirs, `__` is _ and `___` is -."""
     return {
         name.removeprefix("KAFKA_").lower().replace("_", ".").replace("...", "-").replace("..", "_"): value
         for name, value in environment.items()
@@ -168,7 +168,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_opentelemetry(environment: Mapping[str, str]) -> dict[str, str]:
-    """Our settings of what OpenTelemetry's variables say; a file's win over them."""
+    """Return the settings that OpenTelemetry's variables give; a file's settings override them."""
     given = {
         "barnabas.otel.endpoint": environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
         or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT"),
@@ -184,11 +184,11 @@ def load(
     *,
     with_environment: bool = False,
 ) -> dict[str, str]:
-    """The settings in the file at `path`, with overrides, and with every variable of a config provider filled in.
+    """Load the settings of the file at `path` with overrides, and replace every variable of a config provider.
 
-    `with_environment`: settings in variables (`from_environment`) win over the file's, and overrides over both.
+    `with_environment`: settings in variables (`from_environment`) override the file's; overrides override both.
 
-    :raises ConfigError: in one line, if the file cannot be read or used.
+    :raises ConfigError: with a one-line message, if the file cannot be read or used.
     """
     environment = os.environ if environment is None else environment
     properties = _read(path) if path is not None else {}
@@ -210,11 +210,11 @@ def _read(path: str) -> dict[str, str]:
 
 
 def resolve_variables(properties: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """`${provider:path:key}` and `${provider:key}` filled in, for the providers that `config.providers` names.
+    """Replace `${provider:path:key}` and `${provider:key}` for the providers in `config.providers`.
 
-    A variable of another provider, or whose key is not found, stays as it is: so does Kafka.
+    As in Kafka, a variable of another provider, or with an unknown key, stays as it is.
 
-    :raises ConfigError: for a provider that cannot be used.
+    :raises ConfigError: if a provider cannot be used.
     """
     providers = _providers(properties, environment)
     if not providers:
@@ -232,7 +232,7 @@ def resolve_variables(properties: Mapping[str, str], environment: Mapping[str, s
 class _Provider:
     kind: str
     environment: Mapping[str, str]
-    #: Empty: no restriction.
+    #: Empty means no restriction.
     allowed_paths: tuple[Path, ...]
     allowed_names: re.Pattern[str]
 

@@ -1,9 +1,9 @@
 """The settings that code reads as typed attributes of `BrokerConfig`.
 
-An attribute is named by the setting in snake case. If several settings have one meaning, or text has a structure,
-the attribute holds the result, as its comment says. Settings that a listener may have of its own are read with
-`BrokerConfig.for_listener`, and the defaults of topics through `LogConfig`: they have no attribute here. A test finds an
-attribute, and a setting, that nobody reads.
+An attribute has the setting's name in snake case. If several settings have one meaning, or the text has a structure, the
+attribute has the result, as its comment says. Settings that listeners can override are read with
+`BrokerConfig.for_listener`, and the defaults of topics through `LogConfig`; these have no attribute here. A test finds
+attributes and settings that no code reads.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ class BrokerSettings:
     # Network.
     #: Names are unique. Ports are unique, except 0.
     listeners: tuple[Listener, ...]
-    #: The listeners where it is not set. A subset of them by name.
+    #: Defaults to `listeners`; otherwise a subset of these names.
     advertised_listeners: tuple[Listener, ...]
-    #: By listener name in upper case.
+    #: By upper-case listener name.
     listener_security_protocol_map: Mapping[str, SecurityProtocol]
     control_plane_listener_name: str | None
     socket_request_max_bytes: int
@@ -55,7 +55,7 @@ class BrokerSettings:
     # ZooKeeper.
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int
-    #: zookeeper.session.timeout.ms where it is not set.
+    #: Defaults to zookeeper.session.timeout.ms.
     zookeeper_connection_timeout_ms: int
     zookeeper_set_acl: bool
     zookeeper_max_in_flight_requests: int
@@ -73,18 +73,18 @@ class BrokerSettings:
 
     # Log.
     num_partitions: int
-    #: From log.dirs, or log.dir. Never empty.
+    #: From log.dirs or log.dir. Never empty.
     log_dirs: tuple[str, ...]
-    #: From log.roll.ms, or log.roll.hours.
+    #: From log.roll.ms or log.roll.hours.
     log_roll_ms: int
-    #: From log.roll.jitter.ms, or log.roll.jitter.hours.
+    #: From log.roll.jitter.ms or log.roll.jitter.hours.
     log_roll_jitter_ms: int
     #: From log.retention.ms, .minutes or .hours; -1 for no limit.
     log_retention_ms: int
     log_retention_check_interval_ms: int
     log_segment_delete_delay_ms: int
     log_flush_scheduler_interval_ms: int
-    #: From log.flush.interval.ms, or log.flush.scheduler.interval.ms.
+    #: From log.flush.interval.ms or log.flush.scheduler.interval.ms.
     log_flush_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
@@ -120,9 +120,9 @@ class BrokerSettings:
     leader_imbalance_per_broker_percentage: int
     leader_imbalance_check_interval_seconds: int
     unclean_leader_election_enable: bool
-    #: Of the listener inter_broker_listener_name.
+    #: The protocol of the listener `inter_broker_listener_name`.
     security_inter_broker_protocol: SecurityProtocol
-    #: Upper case; named by security.inter.broker.protocol where it is not set.
+    #: Upper case; if it is not set, the listener is named by security.inter.broker.protocol.
     inter_broker_listener_name: str
     replica_selector_class: str | None
 
@@ -175,7 +175,7 @@ class BrokerSettings:
     # SASL, tokens and passwords.
     sasl_server_max_receive_size: int
     sasl_mechanism_inter_broker_protocol: str
-    #: Or the deprecated delegation.token.master.key.
+    #: Or from the deprecated delegation.token.master.key.
     delegation_token_secret_key: Password | None
     delegation_token_max_lifetime_ms: int
     delegation_token_expiry_time_ms: int

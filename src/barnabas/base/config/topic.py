@@ -1,4 +1,4 @@
-"""A topic's settings: its own, over the broker's defaults."""
+"""A topic's settings: its own, and the broker's defaults for the rest."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,7 +9,7 @@ from barnabas.base.config.definition import LONG_MAX, Value, attribute_name
 from barnabas.base.config.log_config import AS_RETENTION, CLEANUP_COMPACT, LogConfig, make_log_config
 from barnabas.base.errors import ConfigError, ErrorCode, Refused
 
-#: Makes a topic a mirror. Links alone set and remove it.
+#: Makes a topic a mirror. Only links set and remove it.
 LINK_NAME: Final = "barnabas.link.name"
 
 _LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
@@ -17,7 +17,7 @@ _SCHEMA_CHECKS: Final = ("barnabas.key.schema.validation", "barnabas.value.schem
 
 
 def topic_defaults(config: BrokerConfig) -> dict[str, Value]:
-    """The values of a topic without overrides on this broker, by topic setting."""
+    """Return the values of a topic without overrides on this broker, by topic setting."""
     defaults: dict[str, Value] = {}
     for name, setting in TOPIC_SETTINGS.items():
         if setting.server_default is None:
@@ -28,16 +28,16 @@ def topic_defaults(config: BrokerConfig) -> dict[str, Value]:
             defaults[name] = resolved
         else:
             defaults[name] = config.values[setting.server_default]
-    # Kafka ignores the broker's message format, since 3.0, whatever it says.
+    # As in Kafka since 3.0, the broker's message format is ignored.
     defaults["message.format.version"] = TOPIC_SETTINGS["message.format.version"].default
     _fold_timestamp_difference(defaults)
     return defaults
 
 
 def topic_values(config: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
-    """The value of every topic setting, by name. Names that are not topic settings are ignored.
+    """Return the value of every topic setting by name. Names that are not topic settings are ignored.
 
-    :raises ConfigError: for a value that cannot be used.
+    :raises ConfigError: if a value cannot be used.
     """
     values = topic_defaults(config)
     for name, raw in overrides.items():
@@ -48,7 +48,7 @@ def topic_values(config: BrokerConfig, overrides: Mapping[str, str]) -> dict[str
 
 
 def log_config(config: BrokerConfig, overrides: Mapping[str, str] | None = None) -> LogConfig:
-    """:raises ConfigError: for a value that cannot be used."""
+    """:raises ConfigError: if a value cannot be used."""
     overrides = overrides or {}
     values = topic_values(config, overrides)
     _fold_timestamp_difference(values)
@@ -56,7 +56,7 @@ def log_config(config: BrokerConfig, overrides: Mapping[str, str] | None = None)
 
 
 def _fold_timestamp_difference(values: dict[str, Value]) -> None:
-    """The deprecated limit applies in both directions if the newer ones are not set."""
+    """Apply the deprecated limit in both directions unless the newer limits are set."""
     difference = values["message.timestamp.difference.max.ms"]
     for name in _LIMITS:
         if values[name] == LONG_MAX:
@@ -66,10 +66,10 @@ def _fold_timestamp_difference(values: dict[str, Value]) -> None:
 def validate_topic_config(
     config: BrokerConfig, proposed: Mapping[str, str], existing: Mapping[str, str] | None = None
 ) -> None:
-    """Refuses, as CreateTopics and AlterConfigs do, settings that a topic cannot have. `existing` are its present ones.
+    """Refuse settings that a topic cannot have, as CreateTopics and AlterConfigs do. `existing` are its current settings.
 
-    :raises Refused: INVALID_CONFIG, for a name that is not a topic setting and for settings that contradict each other.
-    :raises ConfigError: for a value that cannot be used; clients see INVALID_CONFIG.
+    :raises Refused: INVALID_CONFIG, for a name that is not a topic setting and for contradicting settings.
+    :raises ConfigError: if a value cannot be used; clients get INVALID_CONFIG.
     """
     for name in proposed:
         if name not in TOPIC_SETTINGS:
@@ -90,7 +90,7 @@ def validate_topic_config(
 
 
 def _validate_remote(config: BrokerConfig, values: Mapping[str, Value], existing: Mapping[str, str]) -> None:
-    """As Kafka 3.9 in KRaft mode: tiering can be switched off, and copying alone."""
+    """Check remote storage as Kafka 3.9 does in KRaft mode: tiering, or only the copying, can be switched off."""
     if not values["remote.storage.enable"]:
         was_enabled = existing.get("remote.storage.enable", "").strip().lower() == "true"
         if was_enabled and not values["remote.log.delete.on.disable"]:
@@ -139,18 +139,18 @@ def _integer(values: Mapping[str, Value], name: str) -> int:
 
 
 def check_not_by_hand(settings: Mapping[str, str | None]) -> None:
-    """The default may be given: many tools read all settings of a topic and write them back.
+    """Allow the default value, because many tools read all settings of a topic and write them back.
 
-    :raises Refused: INVALID_CONFIG, for a setting that no client may give a topic.
+    :raises Refused: INVALID_CONFIG, for a setting that only links may set.
     """
     if settings.get(LINK_NAME, "") != "":
         raise _set_by_links()
 
 
 def keep_link(settings: Mapping[str, str], existing: Mapping[str, str]) -> Mapping[str, str]:
-    """The new settings of a topic, which stays a mirror if it is one.
+    """Return the new settings of a topic; a mirror stays a mirror.
 
-    :raises Refused: INVALID_CONFIG, for who would make it one, or make it stop.
+    :raises Refused: INVALID_CONFIG, if the change would make the topic a mirror, or end that.
     """
     before = existing.get(LINK_NAME, "")
     if settings.get(LINK_NAME, before) != before:
@@ -163,4 +163,4 @@ def without_link(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _set_by_links() -> Refused:
-    return Refused(ErrorCode.INVALID_CONFIG, f"{LINK_NAME} is set by links alone: use `barnabas link`")
+    return Refused(ErrorCode.INVALID_CONFIG, f"{LINK_NAME} can be set only by a link: use `barnabas link`")

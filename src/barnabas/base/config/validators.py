@@ -1,4 +1,4 @@
-"""Which values are valid, in Kafka's words."""
+"""The valid values of settings, with Kafka's messages."""
 
 import re
 from typing import Final
@@ -46,22 +46,22 @@ class OneOf:
 
 
 class HttpUrls:
-    """A list of addresses of a web service, without a secret in them: settings like this one are shown to everybody."""
+    """A list of URLs of a web service. They must have no password, because everyone can see such settings."""
 
     def check(self, name: str, value: Value) -> None:
         for entry in _entries(value):
             parts = urlsplit(entry)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise invalid(name, entry, "it must be a URL that begins with http:// or https://")
+                raise invalid(name, entry, "use a URL that begins with http:// or https://")
             if parts.username is not None:
-                raise invalid(name, "[hidden]", "user and password have settings of their own")
+                raise invalid(name, "[hidden]", "put the user and the password into their own settings")
 
     def __str__(self) -> str:
         return "http:// and https:// URLs"
 
 
 class EachOf:
-    """Every entry of a list is one of these."""
+    """A list whose entries are among these values."""
 
     __slots__ = ("_one",)
 
@@ -99,7 +99,7 @@ class NonNull:
 
 
 class OneValueOr:
-    """A range, and one special value outside of it."""
+    """A range, and one special value outside it."""
 
     __slots__ = ("_bounds", "_range", "special")
 
@@ -137,11 +137,11 @@ class ThrottledReplicas:
 
 
 class MetadataVersion:
-    """A release of Kafka (`3.9`, `3.9.1`), or one of its inter-broker protocol versions (`3.9-IV0`)."""
+    """A release of Kafka (`3.9`, `3.9.1`), or an inter-broker protocol version (`3.9-IV0`)."""
 
     __slots__ = ()
     # fmt: off
-    #: Release -> how many inter-broker protocol versions it has (`0.8.0` and its like have no IV at all).
+    #: How many inter-broker protocol versions a release has (`0.8.0` and similar ones have none).
     _RELEASES: Final = {
         "0.8.0": 0, "0.8.1": 0, "0.8.2": 0, "0.9.0": 0, "0.10.0": 2, "0.10.1": 3, "0.10.2": 1, "0.11.0": 3,
         "1.0": 1, "1.1": 1, "2.0": 2, "2.1": 3, "2.2": 2, "2.3": 2, "2.4": 2, "2.5": 1, "2.6": 1, "2.7": 3, "2.8": 2,

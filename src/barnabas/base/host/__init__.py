@@ -1,1 +1,1 @@
-"""The machine below: disk, file descriptors, the parent process, the title of a process, systemd."""
+"""The machine: disk, file descriptors, the parent process, the process title, systemd."""

@@ -1,33 +1,33 @@
-"""File descriptors: how many this process may have, and how many of them are not for connections.
+"""File descriptors: how many this process may have, and how many of them are reserved.
 
-Connections come as strangers like it; files, other brokers and ZooKeeper are what the broker is for. So the last descriptors
-are kept for those, and running out of them says nothing about a disk.
+Strangers decide how many connections there are, but a broker must keep descriptors for files, other brokers and ZooKeeper. So
+the last descriptors are reserved for those, and running out of descriptors is not treated as a disk failure.
 """
 
 import errno
 import resource
 
-#: Of all descriptors, a quarter is kept from connections: a log takes about four, a link to a broker one.
+#: A quarter of all descriptors is reserved: a log takes about four, a connection to another broker one.
 RESERVE_SHARE = 4
 RESERVE_MIN, RESERVE_MAX = 64, 4096
-#: More than this is no use: the kernel's tables grow with the highest descriptor.
+#: A higher limit is of no use: the kernel's tables grow with the highest descriptor.
 SOFT_LIMIT_MAX = 1_048_576
-#: The loop reads from one, and answers go out by a duplicate of it.
+#: Descriptors per connection: the loop reads from one, and responses are sent through a duplicate.
 PER_CONNECTION = 2
-#: Descriptors of a segment that is open: its log and the maps of its two indexes.
+#: Descriptors of an open segment: its log and the maps of its two indexes.
 PER_SEGMENT = 3
-#: The pause before something is tried again for which no descriptor was free.
+#: Pause before an operation that found no free descriptor is tried again.
 WAIT_S = 1.0
 
 
 def limit() -> int:
-    """How many descriptors this process may have now."""
+    """Return how many descriptors this process may have now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return SOFT_LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_limit() -> int:
-    """Take what the system allows: shells and old service managers start with 1024. Returns the limit."""
+    """Raise the limit to what the system allows, because shells and old service managers start with 1024; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = SOFT_LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, SOFT_LIMIT_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -36,27 +36,27 @@ def raise_limit() -> int:
 
 
 def for_connections() -> int:
-    """Descriptors below this number may become connections; the system gives out the lowest that is free."""
+    """Return the bound for descriptors of connections. The system always gives out the lowest free descriptor."""
     total = limit()
     return total - max(RESERVE_MIN, min(total // RESERVE_SHARE, RESERVE_MAX))
 
 
 def for_brokers() -> int:
-    """The same on a listener of their own: half of the reserve is for them."""
+    """Return the bound on a listener for brokers only: half of the reserve is for them."""
     return (limit() + for_connections()) // 2
 
 
 def open_segments_max() -> int:
-    """Inactive segments that may keep their files open, out of half the reserve."""
+    """Return how many inactive segments may keep their files open, with half the reserve."""
     return max(8, min(1000, (limit() - for_connections()) // 2 // PER_SEGMENT))
 
 
 def are_exhausted(error: OSError) -> bool:
-    """Whether a call failed for want of a descriptor, and not because of what it was about."""
+    """Return whether a call failed only because no descriptor was free."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def half_way(error: OSError, what: str) -> OSError:
-    """The error of a change that was carried out in part. That must count, whatever a disk can do about it: `what` is then
-    neither what it was nor what it was to become."""
+    """Return the error for a change that was made only in part. It counts as a disk error even if the cause is a lack of
+    descriptors, because `what` is now neither in its old nor in its new state."""
     return OSError(errno.EIO, f"{what} was changed in part: {error.strerror}") if are_exhausted(error) else error

@@ -1,7 +1,7 @@
-"""The file system as storage and the embedded ZooKeeper see it: one seam through which every file operation goes.
+"""The file system for storage and the embedded ZooKeeper. Every file operation goes through this module.
 
-Production uses `Disk` as it is: a thin name for `os`. Tests hand in a subclass that fails, or a model of a disk in memory
-whose power can be cut. Nobody above calls `os`, `open` or `mmap` for a file; a test keeps it so.
+Production uses `Disk`, a thin layer over `os`. Tests pass a subclass that fails, or an in-memory model whose power can be
+cut. No code in storage or ZooKeeper calls `os`, `open` or `mmap` for a file; a test checks that.
 """
 
 import fcntl
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 WritableBuffer: TypeAlias = bytearray | memoryview
 ReadableBuffer: TypeAlias = bytes | bytearray | memoryview
-#: A file's bytes in memory. Stores go to the file. `Disk.unmap` ends it.
+#: A file's bytes in memory. Writes go to the file. `Disk.unmap` ends it.
 FileMap: TypeAlias = mmap.mmap | memoryview
 
-#: What a file is called while it is being written whole; a crash may leave one behind.
+#: Suffix of a file that is being written as a whole; a crash may leave such a file behind.
 TMP_SUFFIX: Final = ".tmp"
-#: Residency is probed at this step: the kernel reads and evicts in long runs, so pages in between come and go together.
+#: Step at which residency is probed: the kernel reads and evicts long runs, so the pages between have the same state.
 PROBE_STEP_BYTES: Final = 256 * 1024
 
 
 class Disk:
-    """Owner: none, any thread. Raises `OSError`; the caller knows which log directory that takes offline.
+    """Owner: none, any thread. Raises `OSError`; the caller knows which log directory then goes offline.
 
-    Descriptors are the disk's own: they mean nothing to `os`.
+    Descriptors belong to this disk; `os` functions must not get them.
     """
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class Disk:
         read_only: bool = False,
         mode: int = 0o644,
     ) -> int:
-        """`exclusive`: create it, and fail where it exists."""
+        """Open a file. `exclusive`: create it, and fail if it exists."""
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         if exclusive:
             flags |= os.O_CREAT | os.O_EXCL
@@ -72,18 +72,18 @@ class Disk:
         os.ftruncate(fd, size_bytes)
 
     def reserve(self, fd: int, position: int, size_bytes: int) -> None:
-        """Have blocks for these bytes, so that a store through a map cannot find the disk full."""
+        """Allocate blocks for these bytes, so that a write through a map cannot find the disk full."""
         os.posix_fallocate(fd, position, size_bytes)
 
     def length(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
     def map(self, fd: int, length: int, *, read_only: bool) -> FileMap:
-        """The first `length` bytes, which the file has. The descriptor may be closed at once."""
+        """Map the first `length` bytes, which must exist. The descriptor may be closed at once."""
         return mmap.mmap(fd, length, access=mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE)
 
     def unmap(self, mapped: FileMap) -> None:
-        """`BufferError` while a view of it exists."""
+        """End the map. Raises `BufferError` while a view of it exists."""
         if isinstance(mapped, mmap.mmap):
             mapped.close()
         else:
@@ -92,11 +92,11 @@ class Disk:
     # -- sending
 
     def read_now(self, fd: int, buffer: WritableBuffer, position: int) -> int:
-        """Reads what is in memory of it. `BlockingIOError` if nothing is; another `OSError` if the kernel cannot tell."""
+        """Read bytes that are in memory. `BlockingIOError` if none are; another `OSError` if the kernel cannot tell."""
         return os.preadv(fd, (buffer,), position, os.RWF_NOWAIT)
 
     def is_resident(self, fd: int, position: int, size_bytes: int) -> bool:
-        """Whether sending this range will not wait for the disk, as far as probing a page in each step can tell."""
+        """Return whether sending this range will not wait for the disk, as far as probing one page per step can tell."""
         probe = bytearray(1)
         last = position + size_bytes - 1
         at = position
@@ -106,14 +106,14 @@ class Disk:
             except BlockingIOError:
                 return False
             except OSError:
-                # A file system without RWF_NOWAIT (tmpfs on old kernels): nothing to wait for, or nothing to be known.
+                # A file system without RWF_NOWAIT (tmpfs on old kernels): it never waits, or cannot tell.
                 return True
             if at >= last:
                 return True
             at = min(at + PROBE_STEP_BYTES, last)
 
     def load(self, fd: int, position: int, size_bytes: int) -> None:
-        """Read a range and throw it away, so that a later send finds it in memory. Blocks."""
+        """Read a range and discard it, so that a later send finds it in memory. Blocks."""
         scratch = bytearray(min(size_bytes, 256 * 1024))
         end = position + size_bytes
         while position < end:
@@ -131,11 +131,11 @@ class Disk:
         os.fsync(fd)
 
     def fdatasync(self, fd: int) -> None:
-        """As `fsync`, but without the file's times."""
+        """Like `fsync`, but without the file's times."""
         os.fdatasync(fd)
 
     def fsync_dir(self, path: str) -> None:
-        """Make the renames and unlinks in `path` durable. A directory that is gone needs none."""
+        """Make the renames and deletions in `path` durable. A deleted directory needs nothing."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -146,7 +146,7 @@ class Disk:
             os.close(fd)
 
     def fsync_path(self, path: str) -> None:
-        """Make a small file durable that may have been deleted meanwhile."""
+        """Make a small file durable, unless it was deleted in the meantime."""
         try:
             fd = self.open(path, read_only=True)
         except FileNotFoundError:
@@ -169,7 +169,7 @@ class Disk:
         return True
 
     def unlink(self, path: str) -> bool:
-        """False where it was gone already."""
+        """Delete a file; return False if it did not exist."""
         try:
             os.unlink(path)  # noqa: PTH108
         except FileNotFoundError:
@@ -180,7 +180,8 @@ class Disk:
         os.mkdir(path)  # noqa: PTH102
 
     def makedirs(self, path: str) -> None:
-        """With its parents; no error where it is there. Others may not look into what we make: it holds records and secrets."""
+        """Create a directory with its parents, if it does not exist. Only this user can read it: it may have records and
+        secrets."""
         os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
 
     def rmdir(self, path: str) -> None:
@@ -190,11 +191,11 @@ class Disk:
         shutil.rmtree(path)
 
     def listdir(self, path: str) -> list[str]:
-        """Sorted: segments load in the order of their offsets."""
+        """List names, sorted, so that segments load in the order of their offsets."""
         return sorted(os.listdir(path))  # noqa: PTH208
 
     def subdirs(self, path: str) -> list[str]:
-        """Names of the directories in it, sorted."""
+        """List the names of subdirectories, sorted."""
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
 
@@ -217,15 +218,15 @@ class Disk:
         os.utime(path, ns=(modified_ns, modified_ns))
 
     def space_bytes(self, path: str) -> tuple[int, int]:
-        """(total, usable) of the volume."""
+        """Return (total, usable) bytes of the volume."""
         stat = os.statvfs(path)
         return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
 
     def lock(self, path: str) -> int:
-        """Hold the file for this process until the descriptor is closed. `BlockingIOError` where another one has it."""
+        """Lock the file for this process until the descriptor is closed. `BlockingIOError` if another process has the lock."""
         fd = self.open(path, create=True)
         try:
-            # Both kinds: flock keeps out a second broker in this process, lockf (POSIX) one that runs on a JVM.
+            # Two locks: flock excludes a second broker in this process, lockf (POSIX) a broker on a JVM.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -238,7 +239,7 @@ class Disk:
     def read_file(self, path: str) -> bytes:
         fd = self.open(path, read_only=True)
         try:
-            # One more byte than there is: the end shows at once.
+            # Ask for one more byte than the length, so that the end of the file shows at once.
             data = self.pread(fd, self.length(fd) + 1, 0)
             while more := self.pread(fd, 1 << 20, len(data)):
                 data += more
@@ -247,7 +248,7 @@ class Disk:
             self.close(fd)
 
     def replace_file(self, path: str, data: ReadableBuffer, *, sync: bool = True, mode: int = 0o644) -> None:
-        """`path` holds either what it held or all of `data`, whenever the power goes."""
+        """Replace the file so that after a power cut `path` has either its old contents or all of `data`."""
         temporary = path + TMP_SUFFIX
         fd = self.open(temporary, create=True, truncate=True, mode=mode)
         try:
@@ -261,12 +262,12 @@ class Disk:
             self.fsync_dir(os.path.dirname(path) or ".")  # noqa: PTH120
 
 
-#: For tools, and as a default.
+#: The default, also for tools.
 REAL_DISK: Final = Disk()
 
 
 def write_fully(disk: Disk, fd: int, data: ReadableBuffer, position: int) -> None:
-    """`pwrite` until all is written: the first call does it, but for signals and nearly full disks."""
+    """Repeat `pwrite` until everything is written. One call is enough except for signals and nearly full disks."""
     written = disk.pwrite(fd, data, position)
     size = len(data)
     if written == size:
@@ -277,7 +278,7 @@ def write_fully(disk: Disk, fd: int, data: ReadableBuffer, position: int) -> Non
 
 
 class DiskReader(io.RawIOBase):
-    """A file of a disk, read from its start: to be wrapped in `io.BufferedReader`."""
+    """Reads a file of a disk from its start. Wrap it in `io.BufferedReader`."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__()

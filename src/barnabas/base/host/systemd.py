@@ -1,6 +1,6 @@
-"""Notifications to systemd (`sd_notify`): ready, stopping, and that the event loop still turns. None if it does not ask.
+"""Notifications to systemd (`sd_notify`): ready, stopping, and the watchdog. Sent only if systemd asks for them.
 
-A unit with `Type=notify` waits for READY=1; one with `WatchdogSec=` restarts a broker whose loop stands still.
+A unit with `Type=notify` waits for READY=1. One with `WatchdogSec=` restarts a broker whose event loop hangs.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 class Notifier:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
-        #: Time between two signs of life; None if systemd expects none.
+        #: Period of the watchdog notifications; None if systemd expects none.
         self.period_s: float | None = None
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         if self._address and is_ours and environment.get("WATCHDOG_USEC", "").isdigit():
             self.period_s = int(environment["WATCHDOG_USEC"]) / 1_000_000 / 2
 
     def tell(self, **state: str) -> None:
-        """`tell(READY="1", STATUS="serving")`"""
+        """Send a notification: `tell(READY="1", STATUS="serving")`."""
         if not self._address:
             return
         # A name that begins with @ is in Linux's abstract namespace.
@@ -32,10 +32,12 @@ class Notifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.sendto(message.encode(), address)
         except OSError as error:
-            log.warning("systemd is not told %s: %s", message.replace("\n", " "), error)
+            log.warning(
+                "[systemd] cannot send %s; check that NOTIFY_SOCKET is reachable: %s", message.replace("\n", " "), error
+            )
 
     async def show_life(self) -> None:
-        """Until cancelled. On the loop: one that stands still shows none."""
+        """Notify the watchdog until cancelled. It runs on the event loop, so a loop that hangs sends nothing."""
         while self.period_s is not None:
             self.tell(WATCHDOG="1")
             await asyncio.sleep(self.period_s)

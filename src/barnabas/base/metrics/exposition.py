@@ -1,6 +1,6 @@
 """Prometheus text exposition of a `Registry`.
 
-`prometheus-client` formats the text. It is imported on the first scrape, so that only those who scrape pay.
+`prometheus-client` formats the text. It is imported at the first scrape, so that brokers without scrapes do not load it.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def render(registry: Registry) -> bytes:
 
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(_Collector(registry))
-    ProcessCollector(registry=collectors)  # memory, CPU, open files, as every other program names them
+    ProcessCollector(registry=collectors)  # memory, CPU and open files, with the names that other programs use
     return generate_latest(collectors)
 
 

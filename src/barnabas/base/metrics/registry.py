@@ -1,7 +1,7 @@
-"""Counters, gauges and histograms that cost next to nothing on the hot path.
+"""Counters, gauges and histograms that cost almost nothing on the hot path.
 
-A metric is a plain object with plain numbers; owner: the event loop. Names and labels are looked up once, when a metric
-is made, never when it is counted. Exposition (`barnabas.base.metrics.exposition`) reads the numbers at each scrape.
+A metric is a plain object with plain numbers; owner: the event loop. Names and labels are looked up once, when a metric is
+created, and not when it counts. Exposition (`barnabas.base.metrics.exposition`) reads the numbers at each scrape.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,8 @@ class Histogram:
     def __init__(self) -> None:
         self.buckets = [0] * (len(LATENCY_BUCKETS_MS) + 1)
         self.total_ms = 0.0
-        #: Observations of 0 ms that are not in the buckets: who observes several histograms at once counts them once.
+        #: Observations of 0 ms that are not in the buckets. Several histograms can share this counter, so that one add counts
+        #: in all.
         self.zeros = Counter()
 
     @property
@@ -43,7 +44,7 @@ class Histogram:
 
 
 class Gauge:
-    """A number that is computed at each scrape, by `read`."""
+    """A number that `read` computes at each scrape."""
 
     __slots__ = ("read",)
 
@@ -56,7 +57,7 @@ Row = tuple[Mapping[str, str], float]
 
 
 class Table:
-    """Series that come and go, one for each partition, say: `read` yields those of the moment, at each scrape."""
+    """Series that come and go, for example one per partition: `read` yields the current ones at each scrape."""
 
     __slots__ = ("read",)
 
@@ -70,7 +71,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class Family:
-    """All series of one name."""
+    """All series with one name."""
 
     name: str
     help: str
@@ -95,7 +96,7 @@ class Registry:
         return metric
 
     def gauge(self, name: str, help: str, read: Callable[[], float], **labels: str) -> Gauge:
-        """A second gauge of the same name and labels replaces the first: its owner was replaced, too."""
+        """Add a gauge. A second one with the same name and labels replaces the first, whose owner was replaced, too."""
         self.remove(name, **labels)
         metric = self._get_or_add(name, help, Gauge, labels, lambda: Gauge(read))
         assert isinstance(metric, Gauge)
@@ -106,7 +107,7 @@ class Registry:
         self._get_or_add(name, help, Table, {}, lambda: Table(read))
 
     def remove(self, name: str, **labels: str) -> None:
-        """Forget one series, as when its topic is deleted."""
+        """Remove one series, for example because its topic is deleted."""
         family = self._families.get(name)
         if family is not None:
             family.series.pop(_key(labels), None)

@@ -1,4 +1,4 @@
-"""TLS contexts from Kafka's `ssl.*` settings, for listeners and for clients."""
+"""TLS contexts for listeners and clients, from Kafka's `ssl.*` settings."""
 
 import os
 import ssl
@@ -13,17 +13,17 @@ from barnabas.base.errors import ConfigError
 from barnabas.base.tls.stores import KeyPair, read_key_pair, read_trusted
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-#: `ssl.protocol`: Java's name of "whatever is best" beside the two versions.
+#: Values of `ssl.protocol`: Java's name for "the best version", and the two versions.
 _PROTOCOLS: Final = {"TLS": ssl.TLSVersion.TLSv1_3, **_VERSIONS}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _SUITES_1_3: Final = ("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256")
-#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which Python has no name.
+#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python does not name.
 _NO_CHECK_TIME: Final = 0x200000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TlsSettings:
-    """The `ssl.*` settings that matter, secrets in the clear: it does not show itself."""
+    """The `ssl.*` settings that have an effect. Has secrets in the clear, so `repr` hides them."""
 
     keystore_type: str = "JKS"
     keystore_location: str | None = None
@@ -40,12 +40,12 @@ class TlsSettings:
     cipher_suites: Sequence[str] = ()
     client_auth: str = "none"
     endpoint_identification_algorithm: str = "https"
-    #: A PEM file of the authority's revoked certificates.
+    #: A PEM file with the authority's revoked certificates.
     crl_location: str | None = None
 
     @staticmethod
     def read(get: Callable[[str], str | None]) -> "TlsSettings":
-        """From settings by Kafka's names; `get` answers None for what is not set."""
+        """Read settings by Kafka's names; `get` returns None for a setting that is not set."""
 
         def words(name: str, default: tuple[str, ...]) -> tuple[str, ...]:
             text = get(name)
@@ -73,16 +73,16 @@ class TlsSettings:
 
 
 class HandshakeAlert(ssl.SSLObject):
-    """Keeps the alert of a handshake that fails, in the error: event loops throw it away with the connection.
+    """Keeps the alert of a failed handshake in the error, because event loops discard it with the connection.
 
-    Without it a client whose certificate is missing or refused sees a connection that ends, and tries again for ever.
+    Otherwise a client whose certificate is missing or refused only sees the connection end, and retries forever.
     """
 
     @classmethod
     def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **more: Any) -> "HandshakeAlert":
-        made: HandshakeAlert = super()._create(incoming, outgoing, **more)  # type: ignore[misc]
-        made._outgoing = outgoing
-        return made
+        created: HandshakeAlert = super()._create(incoming, outgoing, **more)  # type: ignore[misc]
+        created._outgoing = outgoing
+        return created
 
     def do_handshake(self) -> None:
         try:
@@ -97,13 +97,13 @@ class HandshakeAlert(ssl.SSLObject):
 
 
 def alert_of(error: BaseException) -> bytes:
-    """What the peer of a failed handshake should still be sent."""
+    """Return the bytes that should still be sent to the peer of a failed handshake."""
     alert = getattr(error, "alert", b"")
     return alert if isinstance(alert, bytes) else b""
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """:raises ConfigError: naming the setting that does not do."""
+    """:raises ConfigError: naming the setting that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sslobject_class = HandshakeAlert
     _restrict(context, settings)
@@ -117,10 +117,10 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Checks the server's certificate always, and its host name unless told not to. Without a trust store, the system's."""
+    """Always verify the server's certificate, and by default its host name. Without a trust store, use the system's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _restrict(context, settings)
-    # An empty text, as in Kafka, is how the check of the name is turned off.
+    # As in Kafka, an empty text turns off the verification of the host name.
     context.check_hostname = settings.endpoint_identification_algorithm.lower() == "https"
     _load_key(context, settings)
     _load_trust(context, settings)
@@ -139,7 +139,7 @@ def _restrict(context: ssl.SSLContext, settings: TlsSettings) -> None:
     highest = _PROTOCOLS[settings.protocol]
     versions = {_VERSIONS[name] for name in settings.enabled_protocols if _VERSIONS[name] <= highest}
     if settings.cipher_suites:
-        # As in Java, a version none of whose suites is named is not agreed on.
+        # As in Java, a version without any of the named suites is not offered.
         old = [name for name in settings.cipher_suites if name not in _SUITES_1_3]
         if not old:
             versions.discard(ssl.TLSVersion.TLSv1_2)
@@ -155,23 +155,24 @@ def _restrict(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 def _set_suites(context: ssl.SSLContext, suites: Sequence[str]) -> None:
     for suite in suites:
-        # One at a time first: OpenSSL passes over names that it does not know, as long as there is one that it does.
+        # Check each suite alone first: OpenSSL ignores unknown names if at least one is known.
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(openssl_suite(suite))
         except ssl.SSLError:
-            raise ConfigError(f"ssl.cipher.suites: there is no TLS suite {suite}") from None
+            raise ConfigError(f"ssl.cipher.suites: there is no TLS suite {suite}: check its spelling") from None
     context.set_ciphers(":".join(openssl_suite(name) for name in suites))
 
 
 def openssl_suite(suite: str) -> str:
-    """`TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384` as OpenSSL calls it: `ECDHE-RSA-AES256-GCM-SHA384`. OpenSSL's names pass."""
+    """Convert Java's name `TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384` to OpenSSL's `ECDHE-RSA-AES256-GCM-SHA384`, which also
+    passes."""
     if not suite.startswith("TLS_"):
         return suite
     exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     if cipher.startswith("CHACHA20_POLY1305"):
         cipher = "CHACHA20_POLY1305"
     cipher = cipher.replace("AES_128", "AES128").replace("AES_256", "AES256").replace("_CBC", "")
-    # RSA's own key exchange goes without saying.
+    # OpenSSL leaves out RSA's own key exchange.
     return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
 
 
@@ -179,7 +180,7 @@ def openssl_suite(suite: str) -> str:
 
 
 def key_pair(settings: TlsSettings) -> KeyPair | None:
-    """None where the settings name no key."""
+    """Return the key pair; None if the settings name no key."""
     if settings.keystore_key is not None or settings.keystore_certificate_chain is not None:
         if settings.keystore_key is None or settings.keystore_certificate_chain is None:
             raise ConfigError("ssl.keystore.key and ssl.keystore.certificate.chain belong together: set both")
@@ -195,7 +196,7 @@ def key_pair(settings: TlsSettings) -> KeyPair | None:
 
 
 def trusted(settings: TlsSettings) -> str | None:
-    """The trusted certificates as PEM; None for the system's."""
+    """Return the trusted certificates as PEM; None for the system's."""
     if settings.truststore_certificates is not None:
         return settings.truststore_certificates
     if settings.truststore_location is None:
@@ -214,10 +215,10 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> bool:
 def _load_pair(context: ssl.SSLContext, pair: KeyPair, setting: str) -> None:
     with _secret_file(pair.key + "\n" + pair.chain) as path:
         try:
-            # A password is always given: without one OpenSSL would ask at the terminal.
+            # Always pass a password: without one OpenSSL would ask at the terminal.
             context.load_cert_chain(path, password=pair.password)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            # OpenSSL's word for it, which holds no secret: CA_MD_TOO_WEAK for an old authority that Java would take.
+            # OpenSSL's reason has no secret, for example CA_MD_TOO_WEAK for an old authority that Java would accept.
             reason = f" ({error.reason})" if isinstance(error, ssl.SSLError) and error.reason else ""
             raise ConfigError(
                 f"{setting}: no usable private key with its certificates, or a wrong ssl.key.password{reason}"
@@ -226,8 +227,8 @@ def _load_pair(context: ssl.SSLContext, pair: KeyPair, setting: str) -> None:
 
 @contextmanager
 def _secret_file(text: str) -> Iterator[str]:
-    """OpenSSL reads keys from files only. This is a file in memory if the system has them, else a private file that is deleted
-    at once."""
+    """Yield the path of a file with the text, because OpenSSL reads keys only from files. It is a file in memory if the system
+    supports them, else a private file that is deleted at once."""
     if hasattr(os, "memfd_create"):
         with open(os.memfd_create("barnabas-key"), "w") as file:
             file.write(text)
@@ -257,7 +258,7 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _load_revoked(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """With a list, a certificate must be of an authority that has one there, and must not be on it."""
+    """Load revocation lists. A certificate's authority must then have a list, and the certificate must not be on it."""
     if settings.crl_location is None:
         return
     try:
@@ -281,18 +282,18 @@ class CertificateNames:
 
 
 def certificate_names(pair: KeyPair) -> CertificateNames:
-    """Of the leaf, expired or not."""
+    """Return the names of the leaf certificate, even if it has expired."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    # Its own chain is trusted: the question is what it says, not whether that is true.
+    # Trust its own chain: this reads the certificate's contents and does not verify it.
     client.load_verify_locations(cadata=_certificates(pair.chain or pair.key))
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_pair(server, pair, "ssl.keystore")
-    said = shake_hands(server, client).getpeercert() or {}
+    certificate = shake_hands(server, client).getpeercert() or {}
     return CertificateNames(
-        subject=said.get("subject", ()),  # type: ignore[arg-type]
-        alternative=frozenset(said.get("subjectAltName", ())),  # type: ignore[arg-type]
+        subject=certificate.get("subject", ()),  # type: ignore[arg-type]
+        alternative=frozenset(certificate.get("subjectAltName", ())),  # type: ignore[arg-type]
     )
 
 
@@ -302,7 +303,7 @@ def _certificates(pem: str) -> str:
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
-    """Both sides in memory; the client's side of the result. Raises `ssl.SSLError` where they do not agree."""
+    """Shake hands in memory, and return the client's side. Raises `ssl.SSLError` if the two sides do not agree."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = (
         client.wrap_bio(to_client, to_server, server_hostname=None),
@@ -319,7 +320,7 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject
                     continue
         if all(done):
             break
-    # With TLS 1.3 a server's refusal of the client's certificate comes only after the client is done.
+    # With TLS 1.3 a server refuses the client's certificate only after the client has finished.
     if not all(done):
         raise ssl.SSLError("the handshake does not finish")
     return sides[0]

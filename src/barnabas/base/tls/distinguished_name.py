@@ -1,4 +1,4 @@
-"""From a client certificate's subject to a principal's name: RFC 2253's text, and `ssl.principal.mapping.rules`."""
+"""Convert a client certificate's subject to a principal's name: RFC 2253's text, and `ssl.principal.mapping.rules`."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,10 +6,10 @@ from typing import Final
 
 from barnabas.base.errors import ConfigError
 
-#: As Python's ssl module tells a subject: relative names in the order of the certificate, each of one or more parts.
+#: A subject as Python's ssl module returns it: relative names in the certificate's order, each with one or more parts.
 Subject = Sequence[Sequence[tuple[str, str]]]
 
-#: RFC 2253's short words; others go by OpenSSL's long name, where Java would write a number.
+#: RFC 2253's short names. Other attributes use OpenSSL's long name, where Java writes a number.
 _SHORT: Final = {
     "commonName": "CN",
     "localityName": "L",
@@ -27,7 +27,7 @@ _RULE: Final = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/(
 
 
 def format_subject(subject: Subject) -> str:
-    """The last relative name first, as `X500Principal.getName` writes it."""
+    """Format with the last relative name first, as `X500Principal.getName` does."""
     return ",".join("+".join(_part(key, value) for key, value in name) for name in reversed(subject))
 
 
@@ -44,7 +44,7 @@ Mapper = Callable[[str], str]
 
 
 def principal_mapper(rules: str) -> Mapper:
-    """The first rule that matches the whole name decides. Without a match there is no principal: the name is refused."""
+    """Return the mapping of names. The first rule that matches the whole name decides; a name without a match is refused."""
     parsed = _parse(rules)
 
     def map_name(name: str) -> str:
@@ -84,7 +84,7 @@ def _parse(rules: str) -> list[tuple[re.Pattern[str] | None, str, str]]:
 
 
 def _expand(match: re.Match[str], replacement: str) -> str:
-    """Java's `$1`, with as many digits as there are groups for; as in Kafka, one without a group stands for itself."""
+    """Expand Java's `$1`, with as many digits as there are groups for. As in Kafka, a `$` without a group stays as it is."""
     groups = match.re.groups
 
     def fill(found: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
-"""Keys and certificates as PEM text, wherever they are kept: PEM files, PEM in the settings, PKCS12 stores.
+"""Read keys and certificates as PEM text from PEM files, PEM in settings, or PKCS12 stores.
 
-Java's default type is `JKS`, and Java reads PKCS12 files under that name, which keytool has written by default since Java 9:
-so do we, by what the file begins with. A store that really is JKS is refused with the command that converts it: the one library
-that reads the format has had no release since 2020. PKCS12 needs the package cryptography (`pip install barnabas[security]`).
+Java's default type is `JKS`, but Java also reads PKCS12 files under that name, which keytool has written by default since
+Java 9. So the file's first bytes decide. A real JKS store is refused with the command that converts it, because the only
+library for the format has had no release since 2020. PKCS12 needs the package cryptography (`pip install barnabas[security]`).
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ _TYPES: Final = ("PEM", "PKCS12", "JKS")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KeyPair:
-    """A private key and its certificate chain, the leaf first. It holds a secret, so it does not show itself."""
+    """A private key and its certificate chain, the leaf first. `repr` hides the secret."""
 
     key: str
     chain: str
-    #: Of the key's text; empty where it is not encrypted.
+    #: The password of the key's text; empty if it is not encrypted.
     password: str = ""
 
 
@@ -32,7 +32,7 @@ def needs_cryptography(what: str) -> ConfigError:
 
 
 def read_key_pair(kind: str, location: str, *, store_password: str | None, key_password: str | None) -> KeyPair:
-    """From `ssl.keystore.*`. :raises ConfigError: that names the setting, and no secret."""
+    """Read `ssl.keystore.*`. :raises ConfigError: naming the setting, without secrets."""
     data = _read("ssl.keystore", kind, location)
     if _is_pem("ssl.keystore", kind, location, data):
         return KeyPair(_pem_text("ssl.keystore", location, data), "", key_password or "")
@@ -49,7 +49,7 @@ def read_key_pair(kind: str, location: str, *, store_password: str | None, key_p
 
 
 def read_trusted(kind: str, location: str, *, password: str | None) -> str:
-    """All certificates of `ssl.truststore.*`."""
+    """Return all certificates of `ssl.truststore.*`."""
     data = _read("ssl.truststore", kind, location)
     if _is_pem("ssl.truststore", kind, location, data):
         return _pem_text("ssl.truststore", location, data)
@@ -96,7 +96,7 @@ def _pem_text(prefix: str, location: str, data: bytes) -> str:
 def _open_pkcs12(
     prefix: str, location: str, data: bytes, password: str | None
 ) -> tuple[str | None, "Certificate | None", "list[Certificate]"]:
-    """(key as PEM, its certificate, all other certificates)."""
+    """Return (key as PEM, its certificate, all other certificates)."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12
@@ -118,7 +118,7 @@ def _open_pkcs12(
 
 
 def _chain(leaf: "Certificate", others: "list[Certificate]") -> "list[Certificate]":
-    """Stores keep no order; TLS wants each certificate before the one that signed it."""
+    """Sort the chain. Stores keep no order, but TLS wants each certificate before the one that signed it."""
     chain, rest = [leaf], list(others)
     while rest:
         issuer = next((each for each in rest if each.subject == chain[-1].issuer), None)

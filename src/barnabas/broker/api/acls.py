@@ -82,7 +82,7 @@ class AclApi:
     async def create(self, call: Call, request: CreateAclsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         store = self._require_store()
-        bindings = [_binding(each) for each in request.creations]
+        bindings = [_binding(creation) for creation in request.creations]
         results = [AclCreationResult(error_message=None) for _ in bindings]
         wanted: dict[ResourcePattern, list[int]] = {}
         for index, (pattern, entry) in enumerate(bindings):
@@ -104,7 +104,7 @@ class AclApi:
     async def delete(self, call: Call, request: DeleteAclsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         store = self._require_store()
-        removed = await store.remove([_filter(each) for each in request.filters])
+        removed = await store.remove([_filter(wanted) for wanted in request.filters])
         return DeleteAclsResponse(
             filter_results=[
                 DeleteAclsFilterResult(
@@ -135,7 +135,7 @@ class AclApi:
 
 
 def _binding(creation: AclCreation) -> tuple[ResourcePattern, Entry]:
-    """Numbers that mean nothing end the connection, as in Kafka: no client of its own time sends them."""
+    """Convert a creation. Unknown numbers end the connection, as in Kafka: no client of the supported versions sends them."""
     known = (
         creation.operation in _OPERATIONS
         and creation.resource_type in _RESOURCE_TYPES

@@ -1,6 +1,6 @@
-"""ApiVersions, v0 to v4: what this broker serves (KIP-35, KIP-511) and which features it has (KIP-584).
+"""ApiVersions, v0 to v4: the APIs that this broker serves (KIP-35, KIP-511), and its features (KIP-584).
 
-A version that we do not know is answered in v0 with UNSUPPORTED_VERSION and the list, so that the client can fall back.
+The answer to an unknown version is v0 with UNSUPPORTED_VERSION and the list, so that the client can fall back.
 """
 
 import re
@@ -45,7 +45,7 @@ class ApiVersionsApi:
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=low, max_version=high)
                 for name, (low, high) in ANNOUNCED.items()
-                # A client of before v4 takes a lowest version of 0 for a fault (KAFKA-17011).
+                # A client before v4 rejects a lowest version of 0 (KAFKA-17011).
                 if low > 0 or call.api_version >= 4
             ],
             finalized_features_epoch=self._features.epoch,

@@ -1,9 +1,9 @@
-"""What the controller is asked: ElectLeaders v0 to v2 (KIP-460), AlterPartitionReassignments and
-ListPartitionReassignments (KIP-455), and, by brokers, AlterPartition v2 to v3 (KIP-497, KIP-903), ControlledShutdown v0
-to v3, AllocateProducerIds v0 (KIP-730).
+"""Requests to the controller: ElectLeaders v0 to v2 (KIP-460), AlterPartitionReassignments and ListPartitionReassignments
+(KIP-455), and, from brokers, AlterPartition v2 to v3 (KIP-497, KIP-903), ControlledShutdown v0 to v3, AllocateProducerIds v0
+(KIP-730).
 
-UpdateFeatures is answered as a 3.9 broker in ZooKeeper mode answers it. UnregisterBroker is not served at all, as there:
-ApiVersions does not list it, and a client that asks for it learns that from its own library.
+UpdateFeatures is answered as a 3.9 broker in ZooKeeper mode answers it. UnregisterBroker is not served, as there: ApiVersions
+does not list it, and the client's own library reports that.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ class ClusterApi:
         topics: dict[str, ReplicaElectionResult] = {}
         for tp, failure in outcomes.items():
             if partitions is None and failure is not None and failure.code is ErrorCode.ELECTION_NOT_NEEDED:
-                continue  # asked about everything: only what had to change is of interest
+                continue  # the request was about all partitions: report only those that needed an election
             result = PartitionResult(partition_id=tp.partition, error_message=None)
             if failure is not None:
                 result.error_code, result.error_message = failure.code, failure.message
@@ -117,7 +117,7 @@ class ClusterApi:
         return response
 
     def _changes_factor(self, tp: TopicPartition, target: tuple[int, ...] | None) -> bool:
-        """While a partition moves, it has the replicas of both ends: the number that it is to have counts."""
+        """Whether the number of replicas would change. During a reassignment, compare with the target's number."""
         known = self._context.controller.machine.context.assignment(tp).target
         return target is not None and bool(known) and len(known) != len(target)
 
@@ -143,9 +143,11 @@ class ClusterApi:
     @serves("UpdateFeatures", refusal())
     async def update_features(self, call: Call, request: UpdateFeaturesRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
-        outcomes = await self._context.controller.update_features([each.feature for each in request.feature_updates])
+        outcomes = await self._context.controller.update_features(
+            [update.feature for update in request.feature_updates]
+        )
         if call.api_version >= 2 and outcomes:
-            # These versions have no place for the single features: without an error here, a client takes it for done.
+            # These versions have no field for single features: without a top-level error, the client would assume success.
             failure = next(iter(outcomes.values()))
             message = f"The update failed for all features since the following feature had an error: {failure.message}"
             return UpdateFeaturesResponse(error_code=failure.code, error_message=message)
@@ -228,7 +230,7 @@ def _alter_partition_response(reply: AlterPartitionReply) -> AlterPartitionRespo
 
 
 def _refuse(response_class: Callable[..., ApiMessage], *, has_message: bool) -> Callable[..., ApiMessage]:
-    """All of these have an error code for the whole, and most have room for words."""
+    """Return a refusal. All these responses have a top-level error code, and most have a message."""
 
     def refuse(request: ApiMessage, code: ErrorCode, message: str | None) -> ApiMessage:
         return (

@@ -1,8 +1,8 @@
 """DescribeConfigs v1 to v4, AlterConfigs v0 to v2, IncrementalAlterConfigs v0 to v1 (KIP-339): topics, brokers, the
 cluster's default.
 
-Broker loggers answer with this process's log levels. Client metrics and group settings (resource types 16 and 32) are
-KRaft's: refused as a 3.9 broker in ZooKeeper mode does.
+Broker loggers answer with this process's log levels. Client metrics and group settings (resource types 16 and 32) belong to
+KRaft: refused as by a 3.9 broker in ZooKeeper mode.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ from barnabas.wire.messages.describe_configs import (
 )
 
 A = TypeVar("A")
-#: The dynamic settings of this broker, or of the cluster's default, by the name of the entity: from ZooKeeper.
+#: Reads the dynamic settings of this broker, or of the cluster's default, from ZooKeeper, by the name of the entity.
 ReadBroker = Callable[[str], Awaitable[Mapping[str, str]]]
-#: What the settings are to be, of those that there are.
+#: Maps the present settings to the new ones.
 Wanted = Callable[[Mapping[str, str]], Mapping[str, str]]
 
-#: Resources that are gone through before others have their turn: those that are refused need no answer of ZooKeeper's.
+#: Resources handled before other requests run: refused resources never wait for ZooKeeper.
 TURN_RESOURCES = 200
-#: More than there are, of a listener's own and of loggers as well.
+#: More settings than exist for any resource, including a listener's own and loggers.
 SETTINGS_MAX = 1_000
 
 
@@ -67,8 +67,8 @@ class ConfigsApi:
     @serves("DescribeConfigs", refusal("results <- resources"))
     async def describe(self, call: Call, request: DescribeConfigsRequest) -> ApiMessage:
         response = DescribeConfigsResponse()
-        # Each once: the answer is hundreds of times as long as the question.
-        for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+        # Each resource once: the answer is hundreds of times as long as the request.
+        for resource in {(r.resource_type, r.resource_name): r for r in request.resources}.values():
             result = DescribeConfigsResult(
                 resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
             )
@@ -80,7 +80,7 @@ class ConfigsApi:
                 result.error_code, result.error_message = refusal.code, refusal.message
                 continue
             except ConfigError as error:
-                # Somebody else has stored what cannot be used. Other resources of the request have nothing to do with it.
+                # A client has stored an unusable value. The other resources of the request are not affected.
                 result.error_code, result.error_message = ErrorCode.INVALID_CONFIG, str(error)
                 continue
             result.configs = [_result(entry) for entry in entries]
@@ -119,7 +119,7 @@ class ConfigsApi:
     @serves("AlterConfigs", refusal("responses <- resources"))
     async def alter(self, call: Call, request: full.AlterConfigsRequest) -> ApiMessage:
         response = full.AlterConfigsResponse()
-        named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        named = Counter((r.resource_type, r.resource_name) for r in request.resources)
         for number, resource in enumerate(request.resources):
             if number % TURN_RESOURCES == TURN_RESOURCES - 1:
                 await asyncio.sleep(0)
@@ -146,7 +146,7 @@ class ConfigsApi:
     @serves("IncrementalAlterConfigs", refusal("responses <- resources"))
     async def alter_incrementally(self, call: Call, request: incremental.IncrementalAlterConfigsRequest) -> ApiMessage:
         response = incremental.IncrementalAlterConfigsResponse()
-        named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        named = Counter((r.resource_type, r.resource_name) for r in request.resources)
         for number, resource in enumerate(request.resources):
             if number % TURN_RESOURCES == TURN_RESOURCES - 1:
                 await asyncio.sleep(0)
@@ -173,13 +173,13 @@ class ConfigsApi:
         return response
 
     async def _topic_settings(self, name: str) -> Mapping[str, str]:
-        """From ZooKeeper: a broker that does not host the topic does not have them."""
+        """Read from ZooKeeper: a broker that does not host the topic does not have its settings."""
         self._check_topic(name)
         return await self._store.read(paths.TOPICS, name)
 
     async def _alter(self, kind: int, name: str, wanted: Wanted, validate_only: bool) -> None:
-        """Of what is in ZooKeeper: this broker may not have heard yet what another has written, and whoever changes one setting
-        writes all of them."""
+        """Change the settings in ZooKeeper, based on those in ZooKeeper: this broker may not have another broker's latest
+        change yet, and a change of one setting writes all of them."""
         match kind:
             case ConfigResourceType.TOPIC:
                 self._check_topic(name)
@@ -258,7 +258,7 @@ def _applied(
 
 
 def _check_once(named: Counter[tuple[int, str]], resource: "_Resource") -> None:
-    """Which of two would hold nobody could tell."""
+    """Refuse a resource that the request names twice: it would be undefined which settings apply."""
     if named[resource.resource_type, resource.resource_name] > 1:
         raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 

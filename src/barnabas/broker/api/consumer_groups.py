@@ -1,7 +1,7 @@
 """The consumer group protocol (KIP-848): ConsumerGroupHeartbeat v0 and v1 (regular expressions, own member ids),
 ConsumerGroupDescribe v0 and v1 (member types).
 
-Where the protocol is off, heartbeats are refused with UNSUPPORTED_VERSION: a client then says so, or falls back.
+If the protocol is off, heartbeats are refused with UNSUPPORTED_VERSION: the client then reports it, or falls back.
 """
 
 from barnabas.base.errors import ErrorCode, Refused
@@ -36,7 +36,7 @@ class ConsumerGroupsApi:
     def heartbeat(self, call: Call, request: ConsumerGroupHeartbeatRequest) -> HandlerResult:
         if not self._context.allows(call, AclOperation.READ, AclResourceType.GROUP, request.group_id):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        # As Kafka 4 does, whose protocol this is; 3.9 has it in preview, and asks for the group only.
+        # As in Kafka 4, which finished this protocol; 3.9 has a preview, and checks only the group.
         for topic in request.subscribed_topic_names or ():
             if not self._context.allows_topic(call, AclOperation.DESCRIBE, topic):
                 raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -71,12 +71,12 @@ class ConsumerGroupsApi:
         return response
 
 
-#: Kafka 4's words.
+#: Kafka 4's message.
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def _topics_of(group: DescribedGroup) -> set[str]:
-    """Topics that its members are assigned, or are to be."""
+    """Return the topics that are assigned to its members, now or in the target assignment."""
     return {
         topics.topic_name
         for member in group.members

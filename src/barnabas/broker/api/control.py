@@ -1,6 +1,6 @@
-"""What only a controller sends: LeaderAndIsr v0 to v7, StopReplica v0 to v4, UpdateMetadata v0 to v8, as Kafka 3.9 has them.
+"""Requests that only a controller sends: LeaderAndIsr v0 to v7, StopReplica v0 to v4, UpdateMetadata v0 to v8, as in Kafka 3.9.
 
-KRaft controllers (v7, v8 with `is_kraft_controller`) have no place in a ZooKeeper cluster that is not being migrated: refused.
+Requests of KRaft controllers (v7, v8 with `is_kraft_controller`) are refused: a ZooKeeper cluster without migration has none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,13 +83,13 @@ class ControlApi:
     def _check(self, call: Call, is_kraft_controller: bool) -> None:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         if is_kraft_controller:
-            raise Refused(ErrorCode.INVALID_REQUEST, "a KRaft controller cannot rule a ZooKeeper-mode broker")
+            raise Refused(ErrorCode.INVALID_REQUEST, "a broker in ZooKeeper mode does not accept a KRaft controller")
 
 
 def _elsewhere(
     request: UpdateMetadataRequest, broker_id: BrokerId
 ) -> Iterator[tuple[TopicPartition, bytes, int, Sequence[int]]]:
-    """Partitions that a broker has no replica of."""
+    """Yield partitions of which a broker has no replica."""
     for topic in request.topic_states:
         for state in topic.partition_states:
             if broker_id not in state.replicas:

@@ -1,7 +1,7 @@
 """Delegation tokens (KIP-48, KIP-373): Create v1 to v3, Renew v1 to v2, Expire v1 to v2, Describe v1 to v3.
 
-Any broker takes them, as in Kafka's ZooKeeper mode. Refused on connections that were themselves opened with a token, and where
-nobody has said who he is.
+Any broker accepts them, as in Kafka's ZooKeeper mode. Refused on connections that were themselves opened with a token, and on
+unauthenticated connections.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class TokensApi:
         store: TokenStore | None,
         new_id: Callable[[], str] = lambda: format_uuid(random_uuid()),
     ) -> None:
-        """`store` is None where tokens are off."""
+        """`store` is None if tokens are off."""
         self._context = context
         self._tokens = tokens
         self._store = store
@@ -168,7 +168,7 @@ class TokensApi:
         )
 
     async def _write(self, info: DelegationTokenInfo) -> None:
-        assert self._store is not None  # a token was decided on, so tokens are on
+        assert self._store is not None  # `DelegationTokens` has accepted the change, so tokens are on
         await self._store.write(info)
 
     def _require_identity(self, call: Call) -> None:

@@ -1,7 +1,7 @@
 """Fetch, v4 to v18: sessions (KIP-227), epochs (KIP-320), reading from followers (KIP-392), truncation on fetch (KIP-595),
-topic ids (v13, KIP-516), replica state (v15, KIP-903), where the leader has moved (v16, KIP-951).
+topic ids (v13, KIP-516), replica state (v15, KIP-903), hints to the new leader (v16, KIP-951).
 
-Records leave as file ranges: the handler never sees their bytes. v17's directory ids are KRaft's and are ignored.
+Records are sent as file ranges: the handler never reads their bytes. v17's directory ids belong to KRaft and are ignored.
 """
 
 import asyncio
@@ -42,19 +42,19 @@ _EMPTY = b""
 ZSTD_FROM_VERSION: Final = 10
 #: Before this version consumers do not know KAFKA_STORAGE_ERROR, and give up.
 STORAGE_ERROR_FROM_VERSION: Final = 6
-#: These say nothing about partitions: the client names them all again.
+#: These errors have no partitions: the client sends all partitions again.
 _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-#: What one turn of the loop reads for a client at most: some 12 ms.
+#: Largest number of partitions that one turn of the loop reads for a client: some 12 ms.
 TURN_PARTITIONS: Final = 1_000
 
 
 def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    """From v7 on the whole response carries the error. Before, it is each partition's: where there is nothing, the client would
-    take it for an answer, and ask again for ever.
+    """Build an error response. From v7 on the whole response carries the error. Before v7 each partition carries it: a client
+    would mistake a response without partitions for a normal one, and send the request again for ever.
     """
     if code in _SESSION_ERRORS:
         return FetchResponse(error_code=code)
@@ -92,7 +92,7 @@ class FetchApi:
         if is_follower:
             call.meter = None  # replication has throttles of its own
         else:
-            # What is over a quota is not sent: more than the windows hold would never be.
+            # Data above the quota is not sent at all: more than the windows hold could never be sent.
             allowed_bytes = context.quotas.bytes_max(Quota.CONSUME, call.channel.principal.name, call.client_id or "")
             if allowed_bytes is not None:
                 max_bytes = min(max_bytes, int(allowed_bytes))
@@ -118,7 +118,7 @@ class FetchApi:
             replica_id=replica_id,
             replica_epoch=replica_epoch,
             max_wait_ms=request.max_wait_ms,
-            # More than a response may hold cannot be waited for.
+            # `min_bytes` above the largest response could never be reached.
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
             isolation_level=request.isolation_level,
@@ -141,7 +141,7 @@ class FetchApi:
     async def _in_turns(
         self, call: Call, fetched: FetchContext, params: FetchParams, wanted: Wanted
     ) -> FetchResponse | None:
-        """Of very many partitions, for a client: others have their turn after every few of them."""
+        """Answer a client's fetch of very many partitions in turns: other requests run in between."""
         reads = await self._fetch_in_turns(call, params, wanted)
         if self._throttle(call, fetched, reads):
             return None
@@ -151,7 +151,7 @@ class FetchApi:
         return response
 
     async def _fetch_in_turns(self, call: Call, params: FetchParams, wanted: Wanted) -> list[PartitionRead]:
-        """Each slice is a fetch of its own, until one has enough. What the others have by then is read at once."""
+        """Fetch each slice separately, until one has enough. Then read what is available for the other slices."""
         fetch = self._context.replicas.fetches.fetch
         slices = [list(wanted[at : at + SLICE_ELEMENTS]) for at in range(0, len(wanted), SLICE_ELEMENTS)]
         answered = asyncio.Event()
@@ -180,13 +180,13 @@ class FetchApi:
                 fetch(params._replace(max_wait_ms=-1, max_bytes=max(left_bytes, 0)), some, partial(note, number))
                 for read in reads[number]:
                     if read.size_bytes > left_bytes and left_bytes < params.max_bytes:
-                        read.withhold()  # the first of a fetch gets a batch in any case, and this one is not the first
+                        read.withhold()  # the first partition of a fetch may exceed the limit, but this is not the first
                     left_bytes -= read.size_bytes
                 await asyncio.sleep(0)
         return [read for number in range(len(slices)) for read in reads[number]]
 
     def _require_few(self, request: FetchRequest) -> None:
-        """Brokers may fetch all that they follow. Others are held to the limit of every request."""
+        """Refuse too many partitions. Brokers may fetch all their partitions; other clients have the limit of every request."""
         partitions = sum(len(topic.partitions) for topic in request.topics)
         if partitions + len(request.topics) > (most := self._context.config.barnabas_request_max_elements):
             why = f"{partitions} partitions in one request; barnabas.request.max.elements is {most}"
@@ -195,7 +195,7 @@ class FetchApi:
     def _resolve_all(
         self, call: Call, partitions: Iterable[CachedPartition], *, is_follower: bool, may_follow: bool
     ) -> list[tuple[CachedPartition, TopicPartition | ErrorCode]]:
-        """Each topic is looked up once: a session may hold thousands of its partitions."""
+        """Resolve the topics of all partitions. Looks each topic up once: a session may hold thousands of its partitions."""
         topics: dict[str | bytes, str | ErrorCode] = {}
         wanted: list[tuple[CachedPartition, TopicPartition | ErrorCode]] = []
         for want in partitions:
@@ -218,7 +218,7 @@ class FetchApi:
         if not isinstance(topic, str):
             name = self._context.metadata.topic_name(TopicId(topic))
             if name is None:
-                # A follower may know a topic before this broker does: it tries again.
+                # A follower may know a topic before this broker does: the follower tries again.
                 return ErrorCode.UNKNOWN_TOPIC_ID
             topic = name
         if not is_follower and not self._context.allows_topic(call, AclOperation.READ, topic):
@@ -244,7 +244,7 @@ class FetchApi:
         wanted: Wanted,
         reads: list[PartitionRead],
     ) -> Iterator[None]:
-        """Yields after every few partitions: whoever has very many lets others have their turn then."""
+        """Fill the response; yield after every few partitions, so that other requests run during a very large fetch."""
         session = fetched.session
         topic: FetchableTopicResponse | None = None
         topic_name: str | bytes | None = None
@@ -286,13 +286,13 @@ class FetchApi:
             session.to_the_back(served)
 
     def _rest(self, want: CachedPartition, tp: TopicPartition, read: PartitionRead, params: FetchParams) -> None:
-        """A follower that has everything, and is being told everything, need not be looked at until something happens."""
+        """Stop checking a follower's partition until something changes: it has all records and all metadata."""
         partition = self._context.replicas.hosted.get(tp)
         if partition is not None and not read.error and read.diverging_epoch is None:
             partition.rest(want, params.replica_id)
 
     def _throttle(self, call: Call, fetched: FetchContext, reads: list[PartitionRead]) -> bool:
-        """Over its quota, a consumer gets nothing now, and asks again when the time is up. Releases what was read."""
+        """Send a consumer above its quota an empty response; it waits and fetches again. Releases what was read."""
         size_bytes = sum(read.size_bytes for read in reads)
         self._context.throttle(call, Quota.CONSUME, size_bytes)
         if not call.charge():
@@ -307,7 +307,7 @@ class FetchApi:
         for read in reads:
             for part in read.ranges:
                 part.release()
-        # A session that this request began is not offered: its first answer would have to name every partition.
+        # A session that this request began is not offered: its first response would have to name every partition.
         session_id = fetched.session.id if fetched.session is not None and fetched.incremental else 0
         call.reply(FetchResponse(session_id=session_id))
         return True
@@ -343,9 +343,9 @@ class FetchApi:
         return data
 
     def _translate(self, read: PartitionRead, tp: TopicPartition | ErrorCode, version: int) -> None:
-        """For consumers of long ago: what they do not know is told in words that they know."""
+        """Replace errors and reads that old consumers do not understand."""
         if read.error is ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM_VERSION:
-            read.error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # they ask for the leader, and again
+            read.error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # they fetch metadata, and try again
         partition = None if isinstance(tp, ErrorCode) else self._context.replicas.hosted.get(tp)
         if (
             partition is not None

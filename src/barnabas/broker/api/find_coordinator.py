@@ -1,7 +1,7 @@
 """FindCoordinator, v0 to v6: for groups and transactions; batched from v4 on (KIP-699). Share coordinators (v6) are refused.
 
-The coordinator is the leader of the partition of an internal topic to which the key belongs. Where the topic is missing it is
-created; unlike Kafka, the answer waits a little for its leaders, so that the first client need not ask again.
+The coordinator is the leader of the key's partition of an internal topic. A missing topic is created; unlike Kafka, the answer
+waits a little for its leaders, so that the first client need not try again.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 CREATION_WAIT_S = 2.0
-#: From this version on, several keys are asked for at once.
+#: From this version on, a request contains several keys.
 BATCHED_FROM = 4
 
 
@@ -68,13 +68,13 @@ class FindCoordinatorApi:
         metadata = self._context.metadata
 
         def has_leader(key: str) -> bool:
-            # The number of partitions is known with the topic only, and with it where the key belongs.
+            # The partition of a key is known only once the topic and its number of partitions are.
             place = internal.place_of(key)
             return place is not None and metadata.has_all_leaders(internal.name, [place])
 
         is_allowed = any(self._is_allowed(call, request, key) is ErrorCode.NONE for key in keys)
         if is_allowed and await internal.ensure():
-            # Of a leader that comes late the client is told COORDINATOR_NOT_AVAILABLE, and asks again.
+            # If a leader comes later, the client gets COORDINATOR_NOT_AVAILABLE, and tries again.
             await wait_until_shown(metadata, keys, has_leader, timeout_s=CREATION_WAIT_S)
         return self._answer(call, request, internal)
 
@@ -89,7 +89,7 @@ class FindCoordinatorApi:
         [one] = found
         return FindCoordinatorResponse(
             error_code=one.error_code,
-            error_message=one.error_message or ErrorCode.NONE.name,  # Kafka says so before v4, and kafkajs looks
+            error_message=one.error_message or ErrorCode.NONE.name,  # as in Kafka before v4; kafkajs checks it
             node_id=one.node_id,
             host=one.host,
             port=one.port,

@@ -49,13 +49,13 @@ from barnabas.wire.messages.txn_offset_commit import (
 )
 from barnabas.wire.versions import api_named
 
-#: From this version of OffsetCommit and OffsetFetch on, topics are named by their ids.
+#: From this version of OffsetCommit and OffsetFetch on, requests name topics by their ids.
 TOPIC_IDS_FROM = 10
-#: From this version of OffsetFetch on, several groups are asked for at once.
+#: From this version of OffsetFetch on, a request contains several groups.
 BATCHED_FETCH_FROM = 8
 #: Before this version of TxnOffsetCommit, producers do not know COORDINATOR_LOAD_IN_PROGRESS, and give up (KAFKA-7296).
 TXN_LOAD_IN_PROGRESS_FROM = 2
-#: Before this version, OffsetFetch had no error of its own: each partition carried it.
+#: Before this version, OffsetFetch had no top-level error: each partition carried it.
 TOP_LEVEL_ERROR_FROM = 2
 
 
@@ -79,7 +79,7 @@ refuse_txn_commit = refusal("topics.partitions <- topics.partitions").of(api_nam
 def refuse_fetch(
     request: OffsetFetchRequest, code: ErrorCode, message: str | None, *, api_version: int = 0
 ) -> ApiMessage:
-    """Where the version is not known, each partition carries the error as well."""
+    """Build an error response. If the version is unknown, each partition carries the error as well."""
     response = OffsetFetchResponse(error_code=code, groups=[_group_refused(group, code) for group in request.groups])
     if api_version < TOP_LEVEL_ERROR_FROM:
         response.topics = [
@@ -107,16 +107,20 @@ class GroupOffsetsApi:
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
     def _split(self, call: Call, topic: str, partitions: list[P], answer: Callable[..., A]) -> tuple[list[P], list[A]]:
-        """Partitions that may be committed to, and the answers for the others."""
+        """Return the partitions to which offsets may be committed, and error answers for the others."""
         if not self._context.allows_topic(call, AclOperation.READ, topic):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return [], [answer(partition_index=each.partition_index, error_code=error) for each in partitions]
+            return [], [answer(partition_index=wanted.partition_index, error_code=error) for wanted in partitions]
         image = self._context.metadata.topic(topic)
         known = image.partitions if image is not None else {}
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         good = [each for each in partitions if each.partition_index in known]
-        bad = [each for each in partitions if each.partition_index not in known] if len(good) < len(partitions) else []
-        return good, [answer(partition_index=each.partition_index, error_code=error) for each in bad]
+        bad = (
+            [wanted for wanted in partitions if wanted.partition_index not in known]
+            if len(good) < len(partitions)
+            else []
+        )
+        return good, [answer(partition_index=wanted.partition_index, error_code=error) for wanted in bad]
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
 
@@ -144,10 +148,10 @@ class GroupOffsetsApi:
             _add_refused(response.topics, refused)
             return response
 
-        # Where the coordinator refuses, the answer speaks of every partition of the request.
+        # If the coordinator refuses, the response has an error for every partition of the request.
         reply = replying(call, request, finish if refused else None)
-        asked = request.replace(topics=accepted) if refused else request
-        self._groups.commit_offsets(asked, reply, api_version=call.api_version)
+        sent = request.replace(topics=accepted) if refused else request
+        self._groups.commit_offsets(sent, reply, api_version=call.api_version)
         return None
 
     # -- TxnOffsetCommit -----------------------------------------------------------------------------------------------
@@ -185,7 +189,7 @@ class GroupOffsetsApi:
     @serves("OffsetFetch", refuse_fetch)
     async def fetch(self, call: Call, request: OffsetFetchRequest) -> ApiMessage:
         if call.api_version >= BATCHED_FETCH_FROM:
-            groups = [await self._fetch_group(call, each, request.require_stable) for each in request.groups]
+            groups = [await self._fetch_group(call, group, request.require_stable) for group in request.groups]
             return OffsetFetchResponse(groups=groups)
         topics = None
         if request.topics is not None:
@@ -220,8 +224,8 @@ class GroupOffsetsApi:
         except Refused as refusal:
             code = refusal.code
             if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                # What it would tell waits for slow replicas, which Kafka does not wait for. Java consumers before 3.9 do not
-                # know the code here, and give up. This one makes every client ask again.
+                # The response waits for slow replicas, which Kafka does not wait for. Java consumers before 3.9 do not know
+                # COORDINATOR_NOT_AVAILABLE here, and give up. COORDINATOR_LOAD_IN_PROGRESS makes every client try again.
                 code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return _group_refused(request, code)
         if is_all:
@@ -269,10 +273,10 @@ class GroupOffsetsApi:
 
 
 def _add_refused(topics: list[T], refused: list[T]) -> None:
-    """Each topic is answered once, as in Kafka: clients that look answers up by topic see the last one only."""
+    """Add refused partitions. Each topic appears once, as in Kafka: clients that index by topic see only the last one."""
     known = {topic.name: topic for topic in topics}
     for topic in refused:
-        # One whose id is not known has no name.
+        # A topic with an unknown id has no name.
         answered = known.get(topic.name) if topic.name else None
         if answered is None:
             topics.append(topic)

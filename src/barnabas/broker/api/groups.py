@@ -25,7 +25,7 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRespons
 NULL_PROTOCOL_FROM = 7
 #: From this version of SyncGroup on, protocol type and name are required (KIP-559).
 PROTOCOL_MANDATORY_FROM = 5
-#: From this version of LeaveGroup on, several members leave at once.
+#: From this version of LeaveGroup on, a request contains several members.
 BATCHED_LEAVE_FROM = 3
 
 
@@ -64,7 +64,8 @@ class GroupsApi:
             return answer_later(call, request, self._groups.sync(request))
         except Refused as refusal:
             if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # The rebalance is lost: its members join again. Java's does not expect the other code here, and gives up.
+                # The rebalance is lost: its members join again. The Java client does not expect the other code here, and gives
+                # up.
                 return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             raise
 
@@ -75,7 +76,9 @@ class GroupsApi:
             return answer_later(call, request, self._groups.heartbeat(request))
         except Refused as refusal:
             if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return HeartbeatResponse()  # the member is told when its group is known; it has done nothing wrong
+                return (
+                    HeartbeatResponse()
+                )  # the member learns its state once the group is loaded; it has made no mistake
             raise
 
     @serves("LeaveGroup", refusal())
@@ -94,11 +97,11 @@ class GroupsApi:
         except Refused as refusal:
             if refusal.code is not ErrorCode.UNKNOWN_MEMBER_ID:
                 raise
-            # There is no such group: that is each member's error.
+            # There is no such group: each member gets that error.
             members = [
                 MemberResponse(
-                    member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=refusal.code
+                    member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=refusal.code
                 )
-                for each in request.members
+                for member in request.members
             ]
             return finish(LeaveGroupResponse(members=members))

@@ -103,7 +103,7 @@ class LogDirsApi:
         return result
 
     def _lag(self, log: Log) -> int:
-        """A future log lags behind the current one; that one behind its own high watermark."""
+        """Return the lag: of a future log behind the current one, of the current log behind its own high watermark."""
         if log.is_future:
             current = self._context.logs.get(log.partition)
             return max(0, current.log_end_offset - log.log_end_offset) if current is not None else -1
@@ -160,7 +160,7 @@ class LogDirsApi:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if is_internal(topic):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        # Whether there is such a partition the replicas know: a leader is one before its broker has the topic's metadata.
+        # The replicas check whether the partition exists: a broker may lead it before it has the topic's metadata.
         config = self._context.dynamic.log_config(topic)
         if config.barnabas_link_name or not config.is_deleted_by_retention:
             return ErrorCode.POLICY_VIOLATION

@@ -1,8 +1,8 @@
 """Metadata, v0 to v13; DescribeCluster, v0 to v2; DescribeTopicPartitions, v0 (KIP-966).
 
-Answered by any broker, from its cache. A topic that is not there may be created (`auto.create.topics.enable`); unlike
-Kafka, the answer waits for the new topic's leaders, up to `AUTO_CREATION_WAIT_S`, so that the client need not ask again.
-Eligible leader replicas are KRaft's and always null here.
+Any broker answers from its cache. A missing topic may be created (`auto.create.topics.enable`); unlike Kafka, the answer waits
+for the new topic's leaders, up to `AUTO_CREATION_WAIT_S`, so that the client need not try again.
+Eligible leader replicas belong to KRaft and are always null here.
 """
 
 from bisect import bisect_left
@@ -42,12 +42,12 @@ from barnabas.wire.messages.metadata import (
 )
 
 AUTO_CREATION_WAIT_S = 2.0
-#: v10 and v11 have topic ids in their requests, but their answers need names.
+#: From this version on clients may ask by id. v10 and v11 have ids in requests too, but their responses need names.
 BY_ID_FROM_VERSION = 12
 
 
 def _is_by_id(wanted: MetadataRequestTopic) -> bool:
-    """The id decides, as in Kafka: the Java client asks with an id and an empty name."""
+    """Whether the id counts, not the name, as in Kafka: the Java client sends an id with an empty name."""
     return wanted.topic_id != ZERO_TOPIC_ID
 
 
@@ -131,7 +131,7 @@ class MetadataApi:
         if valid:
             errors.update(await self._context.auto_create(valid))
             created = [name for name in valid if errors.get(name, ErrorCode.NONE) is ErrorCode.NONE]
-            # Of what comes late the client sees LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and asks again.
+            # For topics that come later, the client gets LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and tries again.
             await wait_until_shown(self._context.metadata, created, self._is_ready, timeout_s=AUTO_CREATION_WAIT_S)
         return self._answer(call, request, errors)
 
@@ -140,7 +140,7 @@ class MetadataApi:
         return image is not None and self._context.metadata.has_all_leaders(name, image.partitions)
 
     def _cluster_operations(self, call: Call) -> int:
-        """Nothing for those who may not describe the cluster, whatever else they may do with it."""
+        """Return the authorized operations; 0 for clients that may not describe the cluster, whatever else they may do."""
         if not self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return 0
         return self._context.authorized_operations(call, AclResourceType.CLUSTER, CLUSTER_NAME)
@@ -164,8 +164,8 @@ class MetadataApi:
         response = self._without_topics(call, request)
         with_operations = request.include_topic_authorized_operations
         assert request.topics is not None
-        # Each once, as in Kafka: a topic of many partitions has an answer thousands of times as long as its name.
-        for wanted in {(each.name, each.topic_id): each for each in request.topics}.values():
+        # Each topic once, as in Kafka: the answer for a topic of many partitions is thousands of times as long as its name.
+        for wanted in {(topic.name, topic.topic_id): topic for topic in request.topics}.values():
             if wanted.name is None or _is_by_id(wanted):
                 response.topics.append(self._topic_by_id(call, TopicId(wanted.topic_id), with_operations))
             else:
@@ -178,7 +178,7 @@ class MetadataApi:
         if name is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=topic_id, name=None)
         if not self._context.allows_topic(call, AclOperation.DESCRIBE, name):
-            # The name stays hidden from those who may not see the topic.
+            # The name stays hidden from clients that may not describe the topic.
             return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic_id=topic_id, name=None)
         image = self._context.metadata.topic(name)
         assert image is not None
@@ -191,7 +191,7 @@ class MetadataApi:
         if image is not None:
             return self._topic(call, image, with_operations)
         if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            # Created a moment ago, but this broker has no metadata of it yet: the client asks again.
+            # Created a moment ago, but this broker has no metadata for it yet: the client tries again.
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             try:
                 check_topic_name(name)
@@ -216,7 +216,7 @@ class MetadataApi:
         return topic
 
     def _offline(self, state: PartitionMetadata) -> list[int]:
-        """Replicas whose directory failed, and those whose broker is gone."""
+        """Return the replicas whose directory has failed, or whose broker is gone."""
         brokers = self._context.metadata.brokers
         return [r for r in state.replicas if r in state.offline_replicas or BrokerId(r) not in brokers]
 
@@ -302,7 +302,7 @@ class MetadataApi:
                     leader_epoch=state.leader_epoch,
                     replica_nodes=state.replicas,
                     isr_nodes=state.isr,
-                    # Null is allowed, but Kafka 3.9's admin client does not survive it.
+                    # The protocol allows null, but Kafka 3.9's admin client crashes on it.
                     eligible_leader_replicas=[],
                     last_known_elr=[],
                     offline_replicas=self._offline(state),

@@ -1,8 +1,8 @@
-"""The partitions of a topic, encoded for Metadata answers, and kept until they change.
+"""Encodes the partitions of a topic for Metadata responses, and caches them until they change.
 
 A topic may have thousands of partitions, and many clients ask for it at once when one of its leaders fails: just when the
-broker has better things to do. So partitions are packed without a message object for each, and once for all clients of the
-same listener and version.
+broker is busiest. So partitions are encoded without a message object for each, and once for all clients of the same listener
+and version.
 """
 
 from struct import Struct
@@ -27,7 +27,7 @@ _HEAD_AND_EPOCH: Final = Struct(">hiii")
 def encoded_partitions(
     metadata: MetadataCache, image: TopicImage, listener: str, version: int
 ) -> EncodedItems[MetadataResponsePartition]:
-    """The partitions of a topic, as a client of `listener` gets them."""
+    """Return the partitions of a topic, encoded for clients of `listener`."""
     known = image.encoded.get((listener, version))
     if known is None:
         known = EncodedItems(len(image.partitions), _encode(metadata, image, listener, version))
@@ -40,7 +40,7 @@ def _encode(metadata: MetadataCache, image: TopicImage, listener: str, version: 
     with_offline = version >= _OFFLINE_FROM_VERSION
     with_epoch = version >= _LEADER_EPOCH_FROM_VERSION
     brokers = metadata.brokers
-    # Partitions by the thousand have few different leaders and lists of replicas: each is looked up and encoded once.
+    # Thousands of partitions have few different leaders and lists of replicas: each is looked up and encoded once.
     errors: dict[int, int] = {}
     lists: dict[tuple[int, ...], bytes] = {}
 

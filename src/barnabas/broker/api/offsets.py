@@ -42,12 +42,12 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-#: A look-up that has to wait for the tier.
+#: A look-up that waits for the tier.
 InTier = Callable[[], Awaitable[None]]
-#: How long timestamps are looked for before others have their turn.
+#: How long look-ups by timestamp run before other requests do.
 TURN_S: Final = 0.01
 CONSUMER_REPLICA_ID = -1
-#: From which version on a timestamp that is no timestamp is understood.
+#: The version from which on clients may send each special timestamp.
 SPECIAL_FROM_VERSION = {
     EARLIEST: 1,
     LATEST: 1,
@@ -58,7 +58,7 @@ SPECIAL_FROM_VERSION = {
 }
 #: Before this version clients do not know OFFSET_NOT_AVAILABLE (KIP-207).
 NOT_AVAILABLE_FROM_VERSION = 5
-#: A tool that wants an answer from whichever replica it asked.
+#: Replica id of a tool that accepts an answer from any replica.
 DEBUGGING_REPLICA_ID = -2
 
 
@@ -69,7 +69,7 @@ def _last(answer: Iterator[ListOffsetsResponse]) -> ListOffsetsResponse:
 
 
 def _named_twice(request: ListOffsetsRequest) -> set[TopicPartition]:
-    """Consoles ask for thousands of partitions every second: only where something is named twice, it is looked for."""
+    """Return the partitions that a request names twice. Consoles send thousands every second: the usual case is fast."""
     names = {topic.name for topic in request.topics}
     if len(names) == len(request.topics) and all(
         len({partition.partition_index for partition in topic.partitions}) == len(topic.partitions)
@@ -102,8 +102,8 @@ class OffsetsApi:
         return _last(answer)
 
     async def _in_turns(self, answer: Iterator[ListOffsetsResponse], in_tier: "list[InTier]") -> ListOffsetsResponse:
-        """To find a timestamp, batches are read and decompressed: others have their turn in between. What has to be looked
-        for in the tier is added to `in_tier` on the way, and looked for at once."""
+        """Answer in turns: to find a timestamp, batches are read and decompressed, and other requests run in between. Look-ups
+        in the tier are collected in `in_tier` and run together."""
         now_s = self._context.clock.monotonic_s
         ends_s = now_s() + TURN_S
         response = ListOffsetsResponse()
@@ -118,7 +118,7 @@ class OffsetsApi:
     def _list_offsets(
         self, call: Call, request: ListOffsetsRequest, in_tier: "list[InTier]"
     ) -> Iterator[ListOffsetsResponse]:
-        """The response as it grows, after each partition."""
+        """Yield the growing response after each partition."""
         response = ListOffsetsResponse()
         yield response
         twice = _named_twice(request)
@@ -174,7 +174,7 @@ class OffsetsApi:
         tp: TopicPartition,
         answer: ListOffsetsPartitionResponse,
     ) -> None:
-        """First in the tier, whose records come first; then here, with whatever has changed meanwhile."""
+        """Look in the tier first, which has the earlier records; then in the local log, which may have changed meanwhile."""
         tier = self._context.replicas.fetches.tier
         assert tier is not None
         found: TimestampedOffset | None = None

@@ -1,7 +1,7 @@
-"""Produce, v3 to v13: acks 0, 1 and all, several topics and partitions, per-record errors (KIP-467), where the leader
-has moved (KIP-951), topic ids (v13, KIP-516).
+"""Produce, v3 to v13: acks 0, 1 and all, several topics and partitions, per-record errors (KIP-467), hints to the new leader
+(KIP-951), topic ids (v13, KIP-516).
 
-v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of older librdkafka (KAFKA-18659), refused.
+v0 to v2 carry message formats before Kafka 0.11. They are advertised for older librdkafka (KAFKA-18659), but refused.
 """
 
 import asyncio
@@ -48,16 +48,16 @@ from barnabas.wire.record_batch import (
 )
 from barnabas.wire.versions import PRODUCE, api_named
 
-#: A Produce that only waits for its replicas does not hold back the next one.
+#: A Produce that only waits for its replicas does not hold back the next Produce.
 OVERLAPS = frozenset({PRODUCE})
-#: A name: Python makes the annotations of an inner function again each time.
+#: A type alias: Python would create the annotations of an inner function again each time.
 Outcomes = list[AppendOutcome]
 Append = Callable[[Call, ProduceRequest, list[AppendEntry], Callable[[Outcomes], None]], None]
 #: KIP-110: consumers behind older producers may not know zstd.
 ZSTD_FROM_VERSION = 7
-#: KIP-516: topics by their ids.
+#: KIP-516: topics are named by their ids.
 BY_ID_FROM_VERSION = 13
-#: A tool that calls itself so may write to the coordinators' topics, as in Kafka.
+#: A client with this id may write to the coordinators' topics, as in Kafka.
 ADMIN_CLIENT_ID = "__admin_client"
 
 
@@ -65,17 +65,17 @@ refuse = refusal("responses.partition_responses <- topic_data.partition_data", b
 
 
 class RecordChecks(Protocol):
-    """What must hold of records before they are appended, besides what the log checks."""
+    """Checks of records before an append, besides those of the log."""
 
     @property
     def topics(self) -> Mapping[str, object]:
         """Topics whose records are checked."""
 
     def is_clear(self, tp: TopicPartition, records: memoryview | bytearray) -> bool:
-        """Whether a batch may be appended at once. If not, `refusal` must be awaited."""
+        """Whether a batch may be appended at once. If not, await `refusal`."""
 
     async def refusal(self, tp: TopicPartition, records: bytearray) -> Refused | None:
-        """Why a batch may not be appended."""
+        """Return the reason why a batch may not be appended, or None."""
 
 
 class _NoChecks:
@@ -92,7 +92,7 @@ class ProduceApi:
     def __init__(self, context: BrokerContext, verifier: Verifier) -> None:
         self._context = context
         self._verifier = verifier
-        #: Features set these two.
+        #: Features may replace these two.
         self.checks: RecordChecks = _NoChecks()
         self.append: Append = self._append
 
@@ -107,7 +107,7 @@ class ProduceApi:
 
     def _handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
         if request.acks not in (0, 1, -1):
-            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; 0, 1 and -1 (all) are possible")
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not valid: use 0, 1 or -1 (all)")
         context = self._context
         if request.transactional_id is not None and not context.allows(
             call, AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, request.transactional_id
@@ -137,7 +137,7 @@ class ProduceApi:
                     answer.error_code = code
                     answer.error_message = f"Produce v{call.api_version} may not carry such a batch"
                 elif request.transactional_id is None and _is_transactional(data.records):
-                    # Nobody could say whether this producer may write to that transaction, nor who coordinates it.
+                    # Without the id, this broker can neither authorize the producer nor find the transaction's coordinator.
                     raise Refused(
                         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                         "records of a transaction need its transactional id",
@@ -157,7 +157,7 @@ class ProduceApi:
             if unclear or (request.transactional_id is not None and self._unverified(call, dict(enumerate(entries)))):
                 if request.acks == 0 and request.transactional_id is not None:
                     raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs to know what was written")
-                # The frame is gone when this returns: the records wait in copies for what others say of them.
+                # The frame buffer is reused after the return: copy the records while they wait for the checks.
                 copies = [bytearray(entry.records) for entry in entries]
                 return self._append_later(call, request, response, entries, copies, answers, unclear)
         self.append(call, request, entries, done)
@@ -191,19 +191,19 @@ class ProduceApi:
         answers: list[PartitionProduceResponse],
         unclear: Sequence[int],
     ) -> ApiMessage | None:
-        """Ask the schema registry, then the coordinator of a transaction; append what both confirmed."""
-        left = {index: entry._replace(records=copies[index]) for index, entry in enumerate(entries)}
+        """Ask the schema registry, then the transaction's coordinator; append the records that both have confirmed."""
+        waiting = {index: entry._replace(records=copies[index]) for index, entry in enumerate(entries)}
         refusals = await asyncio.gather(*(self.checks.refusal(entries[index].tp, copies[index]) for index in unclear))
         for index, refused in zip(unclear, refusals, strict=True):
             if refused is not None:
-                outcome = self._context.replicas.appends.refuse(left.pop(index), refused)
+                outcome = self._context.replicas.appends.refuse(waiting.pop(index), refused)
                 self._fill(call, response, answers[index], outcome, entries[index].tp)
         if request.transactional_id is not None:
-            await self._verify(call, request.transactional_id, left, answers)
+            await self._verify(call, request.transactional_id, waiting, answers)
         appended: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
-        self.append(call, request, list(left.values()), appended.set_result)
+        self.append(call, request, list(waiting.values()), appended.set_result)
         call.channel.resume()
-        for (index, entry), outcome in zip(left.items(), await appended, strict=True):
+        for (index, entry), outcome in zip(waiting.items(), await appended, strict=True):
             self._fill(call, response, answers[index], outcome, entry.tp)
         if request.acks == 0:
             self._answer(call, request, response)
@@ -212,7 +212,7 @@ class ProduceApi:
         return response
 
     def _unclear(self, entries: list[AppendEntry]) -> list[int]:
-        """Indexes of the entries that need a check which takes time. Only the leader of a partition checks."""
+        """Return the indexes of the entries that need a slow check. Only the leader of a partition checks."""
         return [
             index
             for index, entry in enumerate(entries)
@@ -224,7 +224,7 @@ class ProduceApi:
     # -- transactions (KIP-890) ---------------------------------------------------------------------------------------
 
     def _unverified(self, call: Call, entries: Mapping[int, AppendEntry]) -> dict[int, tuple[Log, BatchHeader]]:
-        """The entries that would begin a transaction in their partition, and that its coordinator must verify, by index."""
+        """Return, by index, the entries that would begin a transaction in their partition: its coordinator must verify them."""
         found: dict[int, tuple[Log, BatchHeader]] = {}
         asked = Asked.of_produce(call.api_version)
         for index, entry in entries.items():
@@ -234,7 +234,7 @@ class ProduceApi:
             try:
                 header = read_header(entry.records)
             except Malformed:
-                continue  # the append says what is wrong with it
+                continue  # the append reports the error
             if self._verifier.must_ask(partition.log.producers, header, asked):
                 found[index] = (partition.log, header)
         if len({header.producer_id for _, header in found.values()}) > 1:
@@ -247,11 +247,12 @@ class ProduceApi:
         self,
         call: Call,
         transactional_id: str,
-        left: dict[int, AppendEntry],
+        waiting: dict[int, AppendEntry],
         answers: list[PartitionProduceResponse],
     ) -> None:
-        """Ask the coordinator about all that needs it. What it confirms gets its guard, the rest is answered and taken out."""
-        unverified = self._unverified(call, left)
+        """Ask the coordinator about the entries that need it. A confirmed entry gets its guard; the others get an error and
+        leave `waiting`."""
+        unverified = self._unverified(call, waiting)
         if not unverified:
             return
         _, header = next(iter(unverified.values()))
@@ -263,14 +264,14 @@ class ProduceApi:
         )
         for index, verdict in zip(unverified, verdicts, strict=True):
             if verdict.error is ErrorCode.NONE:
-                left[index] = left[index]._replace(guard=verdict.guard)
+                waiting[index] = waiting[index]._replace(guard=verdict.guard)
             else:
-                refused = left.pop(index)
+                refused = waiting.pop(index)
                 answers[index].error_code, answers[index].error_message = verdict.error, verdict.message
                 self._context.replicas.appends.refused(refused.tp, refused.records, verdict.error)
 
     def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
-        """The topic's name, and what is wrong with it."""
+        """Return the topic's name, and its error, if any."""
         name = data.name
         if call.api_version >= BY_ID_FROM_VERSION:
             found = self._context.metadata.topic_name(TopicId(data.topic_id))
@@ -280,7 +281,7 @@ class ProduceApi:
         if not self._context.allows_topic(call, AclOperation.WRITE, name):
             return name, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if is_internal(name) and call.client_id != ADMIN_CLIENT_ID:
-            # Coordinators alone write there. The next one to load the partition would take such records for its own.
+            # Only coordinators write there. The next coordinator that loads the partition would apply a client's records.
             return name, ErrorCode.INVALID_TOPIC_EXCEPTION
         return name, ErrorCode.NONE
 
@@ -314,7 +315,7 @@ class ProduceApi:
         if request.acks != 0:
             call.reply(response)
             return
-        # acks=0 has no response that could carry an error: Kafka closes the connection, so that the client notices.
+        # acks=0 has no response for an error: close the connection, as Kafka does, so that the client notices.
         failed = [a.error_code for t in response.responses for a in t.partition_responses if a.error_code]
         if failed:
             call.channel.fail(f"acks=0 produce failed with {ErrorCode(failed[0]).name}, and has no response to say so")
@@ -322,7 +323,7 @@ class ProduceApi:
 
 
 def _not_of_version(records: memoryview, version: int) -> ErrorCode:
-    """What a batch may not be in this version of the request; everything else about it is the append's to judge."""
+    """Return the error of a batch that this version of the request does not allow; the append does all other checks."""
     if len(records) > MAGIC_AT and records[MAGIC_AT] < MAGIC_V2:
         return ErrorCode.INVALID_RECORD
     if (

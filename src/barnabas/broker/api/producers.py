@@ -1,4 +1,4 @@
-"""DescribeProducers, v0 (KIP-664): what a replica knows of the producers of its partitions; finds hanging transactions."""
+"""DescribeProducers, v0 (KIP-664): the producers that a replica knows in its partitions; finds hanging transactions."""
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import TopicPartition

@@ -41,15 +41,15 @@ from barnabas.wire.messages.describe_client_quotas import (
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
-_CLIENT_KEYS: Final = frozenset(each.value for each in Quota)
+_CLIENT_KEYS: Final = frozenset(quota.value for quota in Quota)
 _IP_KEYS: Final = frozenset({connection_rates.SETTING})
-#: Limits that need not be whole.
+#: Limits that may have fractions.
 _FRACTIONAL: Final = frozenset({Quota.REQUEST.value, Quota.CONTROLLER_MUTATION.value})
 _EPSILON: Final = 1e-6
-#: How a filter matches: a name, the default, or anything that is named.
+#: How a filter matches: a given name, the default, or any name.
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
-#: Names by type of entity, None for the default.
+#: Names by entity type, None for the default.
 Named = dict[str, str | None]
 
 
@@ -120,7 +120,7 @@ class QuotasApi:
 
 
 async def stored_quotas(store: ConfigStore) -> list[tuple[Named, dict[str, str]]]:
-    """Every entity that has quotas, with their values as they are stored."""
+    """Return every entity that has quotas, with their stored values."""
     found: list[tuple[Named, frozenset[str], dict[str, str]]] = []
     for name, settings in (await store.read_all(paths.USERS)).items():
         found.append(({USER: _plain(name)}, _CLIENT_KEYS, settings))
@@ -179,7 +179,7 @@ def _matches(named: Named, components: dict[str, ComponentData], *, strict: bool
 
 
 def _path_of(entry: RequestEntryData) -> tuple[str, str, frozenset[str]]:
-    """Where an entity's settings are, below /config, and what they may be called."""
+    """Return the path of an entity's settings below /config, and the allowed setting names."""
     if not entry.entity:
         raise Refused(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
     named: Named = {}
@@ -195,7 +195,7 @@ def _path_of(entry: RequestEntryData) -> tuple[str, str, frozenset[str]]:
 
 
 def entity_path(named: Mapping[str, str | None]) -> tuple[str, str, frozenset[str]]:
-    """The same for names by type of entity."""
+    """Like `_path_of`, for names by entity type."""
     if IP in named:
         if len(named) > 1:
             raise Refused(
@@ -218,13 +218,13 @@ def _value(operation: OpData, keys: frozenset[str]) -> str:
 
 
 def quota_text(key: str, value: float) -> str:
-    """As it is stored."""
+    """Return the value in its stored form."""
     if not math.isfinite(value):
         raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {key} must be a finite number, not {value}")
     if key in _FRACTIONAL:
         return str(value)
     kind, most = ("INT", INT_MAX) if key in _IP_KEYS else ("LONG", LONG_MAX)
-    # As Java does it, for which 2^63 is the largest long. A Kafka broker of the cluster could not start with more.
+    # As in Java, where 2^63 is the largest long. A Kafka broker of the cluster could not start with a larger value.
     whole = max(-most, min(int(value + _EPSILON), most))
     if abs(whole - value) > _EPSILON:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {key} must be a {kind} value")

@@ -1,4 +1,4 @@
-"""All APIs that this broker serves, gathered from the families."""
+"""All APIs that this broker serves, collected from the families."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from barnabas.wire.versions import VersionRange, advertise
 
 
 def build(families: Iterable[object], features: ClusterFeatures) -> dict[int, ApiHandler]:
-    """Handlers by API key, and ApiVersions, which lists all of them."""
+    """Return the handlers by API key, with ApiVersions, which lists all of them."""
     handlers: dict[int, ApiHandler] = {}
 
     def advertised() -> dict[int, VersionRange]:

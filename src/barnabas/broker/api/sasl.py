@@ -1,8 +1,8 @@
-"""SASL on the wire: SaslHandshake v0 to v1 and SaslAuthenticate v0 to v2 (KIP-43, KIP-152), re-authentication (KIP-368).
+"""The SASL APIs: SaslHandshake v0 to v1 and SaslAuthenticate v0 to v2 (KIP-43, KIP-152), re-authentication (KIP-368).
 
-On a listener with SASL a `SaslGate` stands before all handlers of a connection; on any other listener both APIs are answered
-ILLEGAL_SASL_STATE, as in Kafka. After a handshake of version 0 tokens travel without headers, as old clients send them.
-A failure is answered, and the connection closed, after `connection.failed.authentication.delay.ms`.
+On a listener with SASL a `SaslGate` stands before all handlers of a connection; on any other listener both APIs answer
+ILLEGAL_SASL_STATE, as in Kafka. After a handshake of version 0, tokens are sent without headers, as by old clients.
+After `connection.failed.authentication.delay.ms` a failure is answered, and the connection closed.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _KINDS = {
 
 
 class SaslGate:
-    """One connection's. Owner: the event loop."""
+    """The gate of one connection. Owner: the event loop."""
 
     def __init__(self, session: SaslSession, api: "SaslApi", *, frame_bytes_max: int) -> None:
         self.session = session
@@ -67,7 +67,7 @@ class SaslApi:
     def __init__(self, clock: Clock, *, failure_delay_ms: int) -> None:
         self._clock = clock
         self._failure_delay_ms = failure_delay_ms
-        self._pace = LoginPace()
+        self._throttle = LoginPace()
         self.raw: ApiHandler = _RawTokens(api_named("SaslAuthenticate"), self.authenticate, _refuse_authenticate)
 
     def now_ms(self) -> int:
@@ -96,22 +96,22 @@ class SaslApi:
         if session is None:
             return _illegal()
         if not session.is_complete:
-            wait_ms = self._pace.wait_ms(call.channel.peer_host, self.now_ms())
+            wait_ms = self._throttle.wait_ms(call.channel.peer_host, self.now_ms())
             if wait_ms is None:
                 raise Malformed("too many failed logins from this address")
             if wait_ms:
                 evaluate = partial(self._authenticate_later, call, session, request)
                 timer = asyncio.get_running_loop().call_later(wait_ms / 1000, evaluate)
-                call.on_abandoned = partial(self._gone, call, timer)
+                call.on_abandoned = partial(self._abandoned, call, timer)
                 return None
         return self._authenticate(call, session, request)
 
-    def _gone(self, call: Call, timer: asyncio.TimerHandle) -> None:
+    def _abandoned(self, call: Call, timer: asyncio.TimerHandle) -> None:
         timer.cancel()
-        self._pace.waited(call.channel.peer_host)
+        self._throttle.waited(call.channel.peer_host)
 
     def _authenticate_later(self, call: Call, session: SaslSession, request: SaslAuthenticateRequest) -> None:
-        self._pace.waited(call.channel.peer_host)
+        self._throttle.waited(call.channel.peer_host)
         call.on_abandoned = None
         response = self._authenticate(call, session, request)
         if response is not None:
@@ -137,9 +137,14 @@ class SaslApi:
         )
 
     def _fail(self, call: Call, response: ApiMessage, failure: SaslFailed) -> None:
-        """A client that guesses passwords waits for each answer."""
-        self._pace.failed(call.channel.peer_host, self.now_ms())
-        log.info("authentication from %s on %s failed: %s", call.channel.peer_host, call.channel.listener_name, failure)
+        """Answer a failed login after a delay: a client that guesses passwords has to wait for each answer."""
+        self._throttle.failed(call.channel.peer_host, self.now_ms())
+        log.info(
+            "[listener %s] authentication from %s failed: %s",
+            call.channel.listener_name,
+            call.channel.peer_host,
+            failure,
+        )
         timer = asyncio.get_running_loop().call_later(self._failure_delay_ms / 1000, _answer_and_close, call, response)
         call.on_abandoned = timer.cancel
 
@@ -162,7 +167,7 @@ def _session_of(call: Call) -> SaslSession | None:
 
 
 class _RawTokens(ApiHandler):
-    """Tokens without headers: the frame is the token, and so is the answer. A refusal is a closed connection."""
+    """Tokens without headers: the frame is the token, and so is the answer. A refusal closes the connection."""
 
     def encode(self, call: Call, response: ApiMessage) -> Sequence[Part]:
         assert isinstance(response, SaslAuthenticateResponse)

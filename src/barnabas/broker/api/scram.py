@@ -1,7 +1,7 @@
 """SCRAM credentials: DescribeUserScramCredentials v0 and AlterUserScramCredentials v0 (KIP-554).
 
-Changes are made by the controller; any other broker answers NOT_CONTROLLER, as Kafka does in ZooKeeper mode. A password
-never comes here: the client sends it salted and hashed.
+The controller changes them; any other broker answers NOT_CONTROLLER, as Kafka does in ZooKeeper mode. A password is never sent:
+the client sends it salted and hashed.
 """
 
 from collections import Counter, defaultdict
@@ -57,7 +57,7 @@ class ScramApi:
             results = [_described(name, settings) for name, settings in sorted(named.items()) if _has_any(settings)]
             return DescribeUserScramCredentialsResponse(error_message=None, results=results)
         times = Counter(user.name for user in request.users)
-        # All at once: one after the other, thousands of users would take a minute.
+        # All at once: one by one, thousands of users would take a minute.
         once = [paths.sanitize(name) for name, count in times.items() if name and count == 1]
         settings_of = await self._store.read_many(paths.USERS, once)
         results = []
@@ -65,8 +65,8 @@ class ScramApi:
             if not name:
                 results.append(_undescribed(name, ErrorCode.RESOURCE_NOT_FOUND, _EMPTY_NAME))
             elif count > 1:
-                words = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
-                results.append(_undescribed(name, ErrorCode.DUPLICATE_RESOURCE, words))
+                message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+                results.append(_undescribed(name, ErrorCode.DUPLICATE_RESOURCE, message))
             else:
                 settings = settings_of[paths.sanitize(name)]
                 if _has_any(settings):
@@ -123,7 +123,7 @@ class ScramApi:
 
 
 def _check(request: AlterUserScramCredentialsRequest) -> dict[str, AlterUserScramCredentialsResult]:
-    """What is wrong with users, by name: one mistake refuses all that is asked about a user."""
+    """Return errors by user name: one mistake refuses all changes of a user."""
     known = frozenset(ScramMechanism)
     wrong: dict[str, AlterUserScramCredentialsResult] = {}
     pairs = _pairs(request)
@@ -143,15 +143,15 @@ def _check(request: AlterUserScramCredentialsRequest) -> dict[str, AlterUserScra
             wrong[upsertion.name] = _altered(upsertion.name, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
     for (name, _), count in Counter(pairs).items():
         if count > 1 and name not in wrong:
-            words = "A user credential cannot be altered twice in the same request"
-            wrong[name] = _altered(name, ErrorCode.DUPLICATE_RESOURCE, words)
+            message = "A user credential cannot be altered twice in the same request"
+            wrong[name] = _altered(name, ErrorCode.DUPLICATE_RESOURCE, message)
     return wrong
 
 
 def _pairs(request: AlterUserScramCredentialsRequest) -> list[tuple[str, int]]:
-    """(user, mechanism) of everything that is asked."""
-    return [(each.name, each.mechanism) for each in request.upsertions] + [
-        (each.name, each.mechanism) for each in request.deletions
+    """Return (user, mechanism) of every change in the request."""
+    return [(upsertion.name, upsertion.mechanism) for upsertion in request.upsertions] + [
+        (deletion.name, deletion.mechanism) for deletion in request.deletions
     ]
 
 

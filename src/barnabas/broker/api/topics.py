@@ -41,9 +41,9 @@ from barnabas.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 
-#: KIP-599: from these versions on, what is over the quota is refused; before them it is carried out, and the client waits.
+#: KIP-599: from these versions on, requests over the quota are refused; before them they are executed, and the client waits.
 _STRICT_CREATE, _STRICT_DELETE, _STRICT_CREATE_PARTITIONS = 6, 5, 3
-#: Says that the caller may not see a topic's settings.
+#: Error code for settings that the caller may not describe.
 _CONFIG_HIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -112,7 +112,7 @@ class TopicsApi:
                 continue
             result.topic_id = outcome.topic_id or ZERO_TOPIC_ID
             if not result.topic_config_error_code:
-                # KIP-525: what was made, for those who may see it. Topics with the same settings are described alike.
+                # KIP-525: describe the new topic to clients that may see it. Topics with the same settings share a description.
                 result.num_partitions, result.replication_factor = outcome.partitions, outcome.replication_factor
                 alike = tuple(new_topic.configs.items())
                 if alike not in described:
@@ -176,7 +176,7 @@ class TopicsApi:
         assert result.name is not None
         if by_id and not context.allows_topic(call, AclOperation.DESCRIBE, result.name):
             result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            result.name = None  # hidden from those who may not see the topic
+            result.name = None  # hidden from clients that may not describe the topic
         elif not context.allows_topic(call, AclOperation.DELETE, result.name):
             result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif context.metadata.topic(result.name) is None:
@@ -240,7 +240,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
             raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {entry.name}")
         configs[entry.name] = entry.value
     check_not_by_hand(configs)
-    assignment = {each.partition_index: tuple(each.broker_ids) for each in topic.assignments}
+    assignment = {replicas.partition_index: tuple(replicas.broker_ids) for replicas in topic.assignments}
     if len(assignment) != len(topic.assignments):
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
     return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, without_link(configs))

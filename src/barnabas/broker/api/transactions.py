@@ -49,7 +49,7 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from barnabas.wire.messages.list_transactions import TransactionState as ListedTransaction
 
-#: Requests of several transactions, from other brokers.
+#: From this version on, requests come from other brokers and contain several transactions.
 BATCHED_FROM = 4
 
 _Errors = dict[TopicPartition, ErrorCode]
@@ -97,7 +97,7 @@ class TransactionsApi:
         )
 
     def _require_idempotent_write(self, call: Call) -> None:
-        """KIP-679: whoever may write to any topic may also be idempotent."""
+        """Check the right to produce idempotently (KIP-679): the right to write to any topic is enough."""
         context = self._context
         if context.shows(call, AclOperation.IDEMPOTENT_WRITE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return
@@ -127,9 +127,9 @@ class TransactionsApi:
         return await self.add_for_brokers(request)
 
     async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-        """Also for this broker's own questions: they need no connection."""
+        """Add partitions for brokers. This broker calls it directly for its own requests, without a connection."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._add_for_broker(each)) for each in request.transactions]
+            tasks = [group.create_task(self._add_for_broker(transaction)) for transaction in request.transactions]
         response = AddPartitionsToTxnResponse()
         for transaction, task in zip(request.transactions, tasks, strict=True):
             response.results_by_transaction.append(
@@ -240,7 +240,7 @@ class TransactionsApi:
 
     @serves("DescribeTransactions", refusal("transaction_states <- transactional_ids"))
     async def describe(self, call: Call, request: DescribeTransactionsRequest) -> ApiMessage:
-        states = [await self._describe(call, each) for each in request.transactional_ids]
+        states = [await self._describe(call, name) for name in request.transactional_ids]
         return DescribeTransactionsResponse(transaction_states=states)
 
     async def _describe(self, call: Call, transactional_id: str) -> DescribedTransaction:
@@ -309,12 +309,12 @@ class TransactionsApi:
 def _expected(request: InitProducerIdRequest) -> Identity | None:
     has_id = request.producer_id != NO_PRODUCER_ID
     if has_id != (request.producer_epoch != NO_PRODUCER_EPOCH):
-        raise Refused(ErrorCode.INVALID_REQUEST, "a producer id goes with its epoch")
+        raise Refused(ErrorCode.INVALID_REQUEST, "producer id and producer epoch must be set together")
     return Identity(request.producer_id, request.producer_epoch) if has_id else None
 
 
 def _known_error(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
-    """Old clients do not know PRODUCER_FENCED."""
+    """Replace PRODUCER_FENCED for old clients, which do not know it."""
     if error is ErrorCode.PRODUCER_FENCED and not knows_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error

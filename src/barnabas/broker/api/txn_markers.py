@@ -1,7 +1,7 @@
-"""WriteTxnMarkers, v1 and v2 (KIP-890): a coordinator has decided; the leaders of the transaction's partitions write it down.
+"""WriteTxnMarkers, v1 and v2 (KIP-890): a coordinator has decided; the leaders of the transaction's partitions write markers.
 
-Also for `barnabas transactions abort`, which may do so with ALTER on the cluster. A marker is answered when all replicas
-have it. In `__consumer_offsets` it makes offsets valid or void: the group coordinator hears of it in the order of the log.
+`barnabas transactions abort` uses it too, with ALTER on the cluster. A marker is answered when all replicas have it. In
+`__consumer_offsets` it commits or drops offsets: the group coordinator is notified in the order of the log.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from barnabas.wire.records import end_txn_marker
 
 
 class OffsetsMarked(Protocol):
-    """What the group coordinator hears: `GroupCoordinator.txn_completed`."""
+    """The group coordinator's callback: `GroupCoordinator.txn_completed`."""
 
     def __call__(
         self, partition: int, producer_id: int, producer_epoch: int, *, committed: bool, offset: int
@@ -56,7 +56,7 @@ class TxnMarkersApi:
         return None
 
     async def write_here(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """For the coordinator on this broker: no connection is needed."""
+        """Write markers for the coordinator on this broker, without a connection."""
         done: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
 
         def answer(response: WriteTxnMarkersResponse) -> None:
@@ -105,7 +105,8 @@ class TxnMarkersApi:
         if replica is None or replica.log is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if replica.log.config.barnabas_link_name:
-            # It became a mirror with the transaction open. Its source has ended it there, and that end comes by the link.
+            # The topic became a mirror while the transaction was open. Its end was written at the source, and the link copies
+            # it.
             return ErrorCode.POLICY_VIOLATION
         entry = replica.log.producers.entry(marker.producer_id)
         if (
@@ -114,7 +115,7 @@ class TxnMarkersApi:
             and entry.txn_first_offset is not None
             and marker.producer_epoch <= entry.producer_epoch
         ):
-            # The end of a transaction has a higher epoch than its records: this one is the end of an earlier one.
+            # The end of a transaction has a higher epoch than its records: this marker ends an earlier transaction.
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.NONE
 
@@ -144,12 +145,12 @@ class TxnMarkersApi:
         self, marker: WritableTxnMarker, partition: TopicPartition, done: Callable[[list[AppendOutcome]], None]
     ) -> None:
         replica = self._context.replicas.hosted.get(partition)
-        assert replica is not None  # `_refusal` has seen to it, and nothing was waited for since
+        assert replica is not None  # `_refusal` has checked it, without an await since
         log: Log = replica.local_log
         offset = log.log_end_offset
         self._append([(marker, partition)], done)
         if log.log_end_offset > offset:
-            # Now, not when it is committed: the machine sees its log in order, as a new leader will when it loads it.
+            # Now, not when it is committed: the machine applies the log in order, as a new leader does when it loads it.
             self._offsets_marked(
                 partition.partition,
                 marker.producer_id,

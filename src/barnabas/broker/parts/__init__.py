@@ -1,1 +1,1 @@
-"""The parts of a broker, each put together from the layers below. `barnabas.broker.compose` composes them."""
+"""The parts of a broker, each assembled from the layers below. `barnabas.broker.compose` composes them."""

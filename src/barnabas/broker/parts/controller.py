@@ -1,4 +1,4 @@
-"""The controller of a broker, put together."""
+"""Builds a broker's controller."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ def make_controller(
     connections: BrokerConnections,
     clock: Clock,
 ) -> Controller:
-    """Follows the broker's dynamic settings."""
+    """Return the controller. It follows the broker's dynamic settings."""
     config = dynamic.broker
 
     async def connect(broker_id: int, endpoint: Endpoint) -> Connection:

@@ -1,4 +1,4 @@
-"""Groups and transactions, put together: each needs the other, so each gets what it needs by a function."""
+"""Builds the group and the transaction coordinator: each needs the other, and gets it by a function."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""The settings below /config in ZooKeeper, of topics, brokers, clients, users and addresses, on their way in and out.
+"""Reads and writes the settings below /config in ZooKeeper, of topics, brokers, clients, users and addresses.
 
-Read at the start, then by notification; written for everyone, and seen here at once. Owner: the event loop.
+Read at the start, then by notification; written for all brokers, and applied here at once. Owner: the event loop.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class EntitySettings:
-    """Brings each entity's settings to the part that has a use for them."""
+    """Passes each entity's settings to the part that uses them."""
 
     def __init__(
         self,
@@ -35,15 +35,15 @@ class EntitySettings:
         self._broker = str(broker_id)
         self._quotas = quotas
         self._security = security
-        #: Who has settings, as far as is known here.
+        #: Entities with settings, as far as this broker knows.
         self._known: set[Entity] = set()
 
     async def start(self) -> None:
         await self.store.start(self._changed, known=lambda: tuple(self._known))
-        await self._encode_secrets_anew()
+        await self._reencode_secrets()
 
     def _changed(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """Told by ZooKeeper: of everything at the start and after an absence, then of changes."""
+        """Apply settings from ZooKeeper: all of them at the start and after an absence, then each change."""
         (self._known.add if settings else self._known.discard)((entity_type, name))
         ignored: tuple[str, ...] = ()
         if entity_type == paths.TOPICS:
@@ -63,17 +63,18 @@ class EntitySettings:
             log.warning("%s", line)
 
     async def load_topics(self, topics: Iterable[str]) -> None:
-        """Topics that this broker is about to host: their creation wrote settings without a notification."""
+        """Load the settings of topics that this broker is about to host: their creation wrote them without a notification."""
         try:
             found = await self.store.read_new(paths.TOPICS, list(topics))
         except SessionExpired as error:
-            # The controller sends all of it again when this broker has registered again.
+            # The controller sends the request again when this broker has registered again.
             raise Refused(ErrorCode.STALE_BROKER_EPOCH, str(error)) from error
         for name, settings in found.items():
             self._changed(paths.TOPICS, name, settings)
 
     async def read_broker(self, name: str) -> dict[str, str]:
-        """The dynamic settings of this broker, or the cluster's defaults, as they are in ZooKeeper now; passwords are plain."""
+        """Return the present dynamic settings of this broker, or the cluster's defaults, from ZooKeeper; passwords are
+        plain."""
         return self._of_broker(name, await self.store.read(paths.BROKERS_ENTITY, name))
 
     def _of_broker(self, name: str, stored: Mapping[str, str]) -> dict[str, str]:
@@ -83,11 +84,11 @@ class EntitySettings:
         return usable_of_broker(stored, per_broker=is_own)[0]
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """All of them."""
+        """Replace all settings of an entity."""
         await self.change(entity_type, name, lambda found: settings)
 
     async def change(self, entity_type: str, name: str, change: Change) -> None:
-        """In ZooKeeper for everyone, and here at once. A broker's passwords are plain to `change`."""
+        """Change settings in ZooKeeper for all brokers, and here at once. `change` sees a broker's passwords in plain text."""
 
         def stored_change(stored: Mapping[str, str]) -> Mapping[str, str] | None:
             if entity_type != paths.BROKERS_ENTITY:
@@ -99,9 +100,9 @@ class EntitySettings:
 
         await self.store.change(entity_type, name, stored_change)
 
-    async def _encode_secrets_anew(self) -> None:
-        """After a change of `password.encoder.secret`, once: the former one is not needed any more then."""
+    async def _reencode_secrets(self) -> None:
+        """After a change of `password.encoder.secret`, encrypt all passwords again, so that the former secret is not needed."""
         stored = await self.store.read(paths.BROKERS_ENTITY, self._broker)
-        if self._security.secrets.needs_encoding_anew(stored):
+        if self._security.secrets.needs_reencoding(stored):
             revealed, _ = self._security.secrets.reveal(stored)
             await self.write(paths.BROKERS_ENTITY, self._broker, revealed)

@@ -1,8 +1,8 @@
-"""What a broker can do without plugs in here: the interface between a broker and its features.
+"""The interface between a broker and its optional features.
 
 A feature is a folder in `barnabas.broker.features` whose module `feature` has a `FEATURE`. It is built when the broker's parts
-exist and nothing is served yet. It takes what it needs from the `Host`, sets its hooks there, and returns a `Plugin` with what
-the broker calls later. The core knows this interface and no feature.
+exist, before the broker serves. It takes its parts from the `Host`, sets its hooks there, and returns a `Plugin` with the
+methods that the broker calls later. The core knows this interface and no feature.
 """
 
 import asyncio
@@ -58,33 +58,33 @@ class Host:
 
 
 class Plugin:
-    """What a feature adds to a broker. The methods do nothing here: a feature has those that it needs."""
+    """The methods that a feature adds to a broker. They do nothing here: a feature overrides those that it needs."""
 
     #: Families of APIs, see `barnabas.broker.server.handler`.
     apis: Sequence[object] = ()
-    #: Topics of the feature's own. The broker counts their partitions before it serves.
+    #: The feature's own topics. The broker counts their partitions before it serves.
     internal_topics: Sequence[InternalTopic] = ()
 
     def start(self) -> None:
-        """The broker has registered and begins to serve."""
+        """Start: the broker has registered and begins to serve."""
 
     def stop(self) -> None:
-        """The broker stops: its fetchers have ended, its logs are still open."""
+        """Stop: the broker's fetchers have ended, its logs are still open."""
 
     def close(self) -> None:
-        """Everything else has ended. Runs on a thread and may block."""
+        """Close: everything else has ended. Runs on a thread and may block."""
 
     def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
-        """This broker became leader or follower of these partitions."""
+        """React: this broker became leader or follower of these partitions."""
 
     def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
-        """`topic` is empty if the settings of every topic may have changed."""
+        """React to changed topic settings. `topic` is empty if the settings of every topic may have changed."""
 
     def settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        """The broker's dynamic settings changed."""
+        """React to changed dynamic settings of the broker."""
 
     def cluster_features_changed(self) -> None:
-        """The finalized features of the cluster changed."""
+        """React to changed finalized features of the cluster."""
 
 
 class Feature(NamedTuple):

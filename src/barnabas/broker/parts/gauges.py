@@ -1,4 +1,4 @@
-"""The gauges that operators watch, by Kafka's names. All are computed when somebody scrapes; nothing is counted for them.
+"""The gauges that operators watch, with Kafka's names. All are computed when they are scraped; nothing is counted for them.
 
 `docs/metrics.md` lists every metric with Kafka's MBean, and a test compares the page with what a broker offers.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_controller_gauges(registry: Registry, controller: Controller) -> None:
-    """0 on brokers that are not controller, as in Kafka."""
+    """Add the controller's gauges: 0 on brokers that are not controller, as in Kafka."""
 
     def add(name: str, what: str, read: Callable[[ControllerContext], float]) -> None:
         def value() -> float:
@@ -112,7 +112,7 @@ def add_zookeeper_gauges(registry: Registry, session: ZooKeeperSession) -> None:
 
 
 def add_offset_gauges(registry: Registry, machines: Callable[[], "Mapping[int, GroupMachine]"]) -> None:
-    """With `kafka_log_log_end_offset` of the leaders, whoever scrapes has the lag of every group."""
+    """Add the committed offsets: with `kafka_log_log_end_offset` of the leaders they give the lag of every group."""
 
     def rows() -> Iterator[Row]:
         for machine in machines().values():

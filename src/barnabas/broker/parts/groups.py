@@ -1,4 +1,4 @@
-"""The group side of a broker, put together: the coordinator, and the handlers that use it."""
+"""Builds the group side of a broker: the coordinator, and the handlers that use it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorCont
 
 class GroupParts(NamedTuple):
     coordinator: GroupCoordinator
-    #: Families of APIs. FindCoordinator is not among them: it serves transactions, too.
+    #: Families of APIs. FindCoordinator is not among them, because it serves transactions, too.
     families: list[object]
 
 
@@ -25,7 +25,7 @@ def assemble(
     consumer_protocol_enabled: Callable[[], bool],
     verify_transaction: VerifyTransaction,
 ) -> GroupParts:
-    """Sets `context.groups`."""
+    """Return the parts, and set `context.groups`."""
     coordinator = context.groups = GroupCoordinator(
         coordinator_context,
         consumer_protocol_enabled=consumer_protocol_enabled,

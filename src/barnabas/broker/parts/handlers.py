@@ -1,4 +1,4 @@
-"""The handler of each API, put together."""
+"""Builds the handler of each API."""
 
 from collections.abc import Iterable, Mapping
 
@@ -25,7 +25,7 @@ from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.handler import ApiHandler
 from barnabas.broker.zookeeper_client.features import ClusterFeatures
 
-#: Families of APIs that need nothing but the context.
+#: Families of APIs that need only the context.
 FAMILIES = (FetchApi, MetadataApi, OffsetsApi, LogDirsApi, TopicsApi, ClusterApi)
 
 

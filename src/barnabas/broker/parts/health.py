@@ -1,9 +1,9 @@
-"""How a broker is, for those who watch over it: `/health`, `/ready`, `/in-sync` on the metrics port, systemd, and a gauge.
+"""The health of a broker, for monitoring: `/health`, `/ready`, `/in-sync` on the metrics port, systemd, and a gauge.
 
-*Live* says that a restart would not help: the loop turns, and nothing is broken for good. *Ready* says that clients can be
-sent here. ZooKeeper that is away makes neither false: clients of live leaders go on, and it is away for every broker, so
-that all of them would be restarted or taken out of service at once. It is a warning in both answers. *In sync* says that
-the next broker may be restarted: this one is in the ISR of every partition that it has a replica of. Owner: the event loop.
+*Live* means that a restart would not help: the loop runs, and nothing has failed for good. *Ready* means that clients can be
+sent here. If ZooKeeper is unavailable, both stay true: clients of live leaders continue, and as it affects every broker, all
+brokers would be restarted or taken out of service at once. It is a warning in both answers. *In sync* means that the next
+broker may be restarted: this one is in the ISR of every partition of which it has a replica. Owner: the event loop.
 """
 
 from enum import IntEnum
@@ -19,12 +19,12 @@ from barnabas.broker.storage.manager import LogManager
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 
-#: Partitions that an answer names; the rest are counted.
+#: Largest number of partitions that an answer names; the rest are counted.
 NAMED_MAX = 10
 
 
 class Phase(IntEnum):
-    """With Kafka's numbers of `BrokerState`."""
+    """The broker's state, with the numbers of Kafka's `BrokerState`."""
 
     STARTING = 1
     RECOVERY = 2
@@ -55,7 +55,7 @@ class Health:
         self._logs: LogManager | None = None
         self._replicas: ReplicaManager | None = None
         self._cluster: tuple[BrokerId, MetadataCache] | None = None
-        #: What ended the broker, once something did.
+        #: The error that ended the broker, if any.
         self.fatal: BaseException | None = None
         registry.gauge(
             "kafka_server_broker_state",
@@ -78,7 +78,7 @@ class Health:
         replicas: ReplicaManager | None = None,
         cluster: tuple[BrokerId, MetadataCache] | None = None,
     ) -> None:
-        """Parts that there are from now on."""
+        """Add parts that exist from now on."""
         self._session = session or self._session
         self._logs = logs or self._logs
         self._replicas = replicas or self._replicas
@@ -101,7 +101,7 @@ class Health:
         }
 
     def _behind(self) -> list[str]:
-        """Partitions that have a replica here which is not in their ISR."""
+        """Return the partitions with a replica on this broker that is not in their ISR."""
         if self._cluster is None:
             return []
         me, metadata = self._cluster
@@ -125,7 +125,7 @@ class Health:
         found = []
         session = self._session
         if session is not None and not session.is_connected and self._phase is not Phase.STARTING:
-            found.append(f"ZooKeeper at {session.hosts} is away")
+            found.append(f"ZooKeeper at {session.hosts} does not answer")
         if self._logs is not None:
             offline = [log_dir.path for log_dir in self._logs.dirs if not log_dir.is_online]
             if offline:

@@ -1,4 +1,4 @@
-"""The id of a broker, and the addresses at which others reach it."""
+"""A broker's id, and its addresses for other brokers and clients."""
 
 import socket
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from barnabas.broker.zookeeper_client.znodes import Endpoint
 
 
 async def find_broker_id(config: BrokerConfig, session: ZooKeeperSession, disk: Disk) -> BrokerId:
-    """`broker.id`, or that of the log directories, or a new one from ZooKeeper."""
+    """Return `broker.id`, or the id in the log directories, or a new one from ZooKeeper."""
     if config.broker_id >= 0:
         return BrokerId(config.broker_id)
     for directory in config.log_dirs:
@@ -27,7 +27,7 @@ async def find_broker_id(config: BrokerConfig, session: ZooKeeperSession, disk: 
 
 
 def advertised_endpoints(config: BrokerConfig, ports: Mapping[str, int]) -> tuple[Endpoint, ...]:
-    """The addresses at which clients and brokers connect. `ports` has the ports of the listeners that this broker has."""
+    """Return the addresses at which clients and brokers connect. `ports` has the ports of this broker's listeners."""
     return tuple(
         Endpoint(
             listener=listener.name,

@@ -1,4 +1,4 @@
-"""A listener with the security that its settings ask for, and the connections of brokers that use it."""
+"""Builds a listener with its configured security, and opens connections between brokers that use it."""
 
 import logging
 
@@ -19,7 +19,7 @@ from barnabas.wire.auth.registry import login_settings
 
 log = logging.getLogger(__name__)
 
-#: What a client's settings hold that a broker's connections need.
+#: Client settings for the connections between brokers.
 _LINK_SETTINGS = (
     "ssl.keystore.type",
     "ssl.keystore.location",
@@ -41,7 +41,7 @@ _AUTHENTICATION_TIMEOUT_MS = 10_000
 
 
 def secured(config: BrokerConfig, listener: Listener, api: SaslApi, parts: SaslParts) -> Endpoint:
-    """:raises ConfigError: for a listener whose settings cannot work."""
+    """Return the listener's endpoint. :raises ConfigError: for settings that cannot work."""
     protocol = listener.security_protocol
     tls = listener_context(config, listener) if protocol.uses_tls else None
     if not protocol.uses_sasl:
@@ -59,22 +59,22 @@ def secured(config: BrokerConfig, listener: Listener, api: SaslApi, parts: SaslP
 
 
 class InterBrokerSecurity:
-    """Opens connections to other brokers with the security that their listener asks for. Owner: the event loop."""
+    """Opens connections to other brokers with the security of their listener. Owner: the event loop."""
 
     def __init__(self, config: BrokerConfig) -> None:
         """:raises ConfigError: for settings that cannot work."""
         self._securities = _link_securities(config)
         self._setup_timeout_ms = config.socket_connection_setup_timeout_ms
         self._setup_timeout_max_ms = config.socket_connection_setup_timeout_max_ms
-        #: Attempts to connect that failed since the last one that did not, by host and port.
+        #: Failed attempts to connect since the last success, by host and port.
         self._failures: dict[tuple[str, int], int] = {}
 
     def reload(self, config: BrokerConfig) -> None:
-        """Connections that are opened from now on show and trust what the settings and the files say now."""
+        """Use the present settings and certificate files for new connections."""
         try:
             self._securities = _link_securities(config)
         except ConfigError as error:
-            log.error("connections to other brokers keep their certificate: %s", error)
+            log.error("[broker connections] keeping the previous certificate, correct the ssl settings: %s", error)
 
     async def open(self, endpoint: BrokerEndpoint, client_id: str) -> Connection:
         security = self._securities.get(endpoint.listener)
@@ -100,12 +100,12 @@ class InterBrokerSecurity:
         return connection
 
     def _connect_timeout_ms(self, failures: int) -> int:
-        """Doubles with each failure (KIP-601). Bounded first: 2 to the power of many failures is a large number."""
+        """Return the timeout, doubled with each failure (KIP-601). The shift is bounded: its result could be huge."""
         return max(self._setup_timeout_ms, min(self._setup_timeout_ms << min(failures, 30), self._setup_timeout_max_ms))
 
 
 def _link_securities(config: BrokerConfig) -> dict[str, ClientSecurity]:
-    """By listener, for those through which brokers reach each other. A listener in plain text has none."""
+    """Return the security by listener, for the listeners between brokers. A plain-text listener has no entry."""
     listeners = (config.inter_broker_listener_name, control_listener_name(config))
     found = {listener: _link_security(config, listener) for listener in listeners}
     return {listener: security for listener, security in found.items() if security is not None}

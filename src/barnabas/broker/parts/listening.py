@@ -1,7 +1,7 @@
-"""The listeners of a broker, kept as `listeners` says: in the file, and in dynamic settings while the broker runs.
+"""Keeps a broker's listeners as the setting `listeners` says: in the file, and in dynamic settings while the broker runs.
 
-Owner: the event loop. The broker takes the ports of its file before it asks ZooKeeper for anything. The dynamic settings come
-later, and this part moves the listeners then as it does when somebody changes the settings of a running broker.
+Owner: the event loop. The broker binds the ports of its file before it uses ZooKeeper. The dynamic settings come later, and
+this part then moves the listeners, just as after a later change of the settings.
 """
 
 import logging
@@ -17,7 +17,7 @@ from barnabas.broker.server.listener import SocketServer
 
 log = logging.getLogger(__name__)
 
-#: Settings that a listener is made from begin with one of these.
+#: Prefixes of the settings that define a listener.
 _PREFIXES = ("listener", "ssl.", "sasl.", "connections.max.reauth.ms")
 
 
@@ -26,11 +26,11 @@ class ListeningParts:
         """:raises ConfigError: for a listener that cannot work, or whose port is taken."""
         self._server = server
         self._security = security
-        #: The port of each listener. It differs from the setting's where that is 0.
+        #: The port of each listener. It differs from the setting's port if that is 0.
         self.ports: dict[str, int] = {}
         self._bound: dict[str, Listener] = {}
         self._current = dynamic.broker
-        #: Whether clients depend on the listeners: from then on, a change that fails leaves the others as they are.
+        #: Whether clients use the listeners: from then on, a change that fails leaves the others as they are.
         self.is_serving = False
         for listener in self._current.listeners:
             self._listen(self._current, listener)
@@ -43,7 +43,7 @@ class ListeningParts:
         self._bound[listener.name] = listener
 
     def check(self, config: BrokerConfig) -> None:
-        """Whether a broker with these settings can listen, now and after its next start.
+        """Check that a broker with these settings can listen, now and after its next start.
 
         :raises ConfigError: if not.
         """
@@ -63,7 +63,7 @@ class ListeningParts:
         for name in [name for name in self._bound if name not in wanted]:
             self._server.unbind(name)
             del self._bound[name], self.ports[name]
-            log.info("listener %s is closed", name)
+            log.info("[listener %s] closed", name)
         for listener in after.listeners:
             if listener != self._bound.get(listener.name):
                 self._move(after, listener)
@@ -75,21 +75,29 @@ class ListeningParts:
             self._listen(config, listener)
         except ConfigError as error:
             if self.is_serving:
-                log.error("listener %s could not be changed: %s", listener.name, error)
+                log.error(
+                    "[listener %s] could not be changed and stays as it was, correct the setting: %s",
+                    listener.name,
+                    error,
+                )
                 return
             raise ConfigError(
                 f"{error}. The dynamic settings of this broker in ZooKeeper ask for this listener: free the port, or delete "
                 "the setting `listeners` with `barnabas configs --zookeeper`"
             ) from error
-        log.info("listening at %s (port %d)", listener, self.ports[listener.name])
+        log.info("[listener %s] listening at %s (port %d)", listener.name, listener, self.ports[listener.name])
 
     def _secure_again(self, config: BrokerConfig, listener: Listener) -> None:
-        """The dynamic settings have come while the broker starts. A listener that serves already keeps its security, as in
+        """Apply dynamic settings that come while the broker starts. A listener that already serves keeps its security, as in
         Kafka; only its certificates change."""
         try:
             self._server.replace(self._security.endpoint(config, listener))
         except ConfigError as error:
-            log.error("listener %s keeps the security settings of the file: %s", listener.name, error)
+            log.error(
+                "[listener %s] keeps the security settings of the file, correct the dynamic ones: %s",
+                listener.name,
+                error,
+            )
 
 
 def _settings_of_listeners(config: BrokerConfig) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What a broker knows of the others, and how it reaches them, put together.
+"""Builds the parts that know the other brokers and connect to them.
 
 Owner: the event loop.
 """
@@ -77,7 +77,7 @@ class MembershipParts:
         )
 
     def settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        """Called after the listeners were moved."""
+        """Register changed addresses. Called after the listeners were moved."""
         endpoints = advertised_endpoints(after, self._ports)
         if endpoints != self.registrar.registration.endpoints:
             self._spawn(self.registrar.announce(endpoints), "new endpoints")

@@ -1,4 +1,4 @@
-"""When a broker that starts may answer clients: once the controller has sent it the cluster's metadata."""
+"""Decides when a starting broker may answer clients: once the controller has sent it the cluster's metadata."""
 
 import asyncio
 import logging
@@ -12,13 +12,13 @@ from barnabas.wire.versions import api_named
 
 log = logging.getLogger(__name__)
 
-#: How long a broker that starts waits for the topics that ZooKeeper has.
+#: How long a starting broker waits for the topics that ZooKeeper has.
 TOPICS_WAIT_S = 3.0
-#: A controller that reaches a broker tells it of the cluster at once: whoever waits for longer is told what for.
-TELL_AFTER_S = 10.0
-#: APIs that are answered from the cluster's metadata. A broker without it would send clients away, say of topics that they do
-#: not exist, and take all partitions from the members of a consumer group. It may lead partitions, and so coordinate groups and
-#: transactions, before it has the metadata: when all brokers start, or the only one.
+#: A controller that reaches a broker sends it the cluster's metadata at once. After a longer wait, the log explains it.
+WARN_AFTER_S = 10.0
+#: APIs that are answered from the cluster's metadata. Without it a broker would send clients away, report topics as missing,
+#: and take all partitions from the members of a consumer group. It may lead partitions, and so coordinate groups and
+#: transactions, before it has the metadata: if all brokers start, or the only one.
 CLUSTER_APIS = tuple(
     api_named(name).key
     for name in (
@@ -34,7 +34,7 @@ class Readiness:
     """Owner: the event loop."""
 
     def __init__(self, broker_id: BrokerId, metadata: MetadataCache, stop: asyncio.Event, *, address: str) -> None:
-        """`stop`: set when the broker is told to stop, which ends the wait. `address`: where other brokers reach this one."""
+        """`stop` ends the wait: it is set when the broker has to stop. `address`: where other brokers reach this one."""
         self._broker_id = broker_id
         self._metadata = metadata
         self._stop = stop
@@ -42,31 +42,31 @@ class Readiness:
         self._is_ready = False
 
     def is_known(self, partition: TopicPartition) -> bool:
-        """Whether the cluster has this partition. Until the metadata is here, any may exist."""
+        """Whether the cluster has this partition. Before the metadata has come, any partition may exist."""
         return not self._is_ready or self._metadata.partition(partition) is not None
 
     async def wait(self, session: ZooKeeperSession) -> None:
-        """Until the controller has sent this broker's own registration, and then topics, if there are any.
+        """Wait until the controller has sent this broker's own registration, and then topics, if there are any.
 
         A new controller sends brokers first. It never sends topics that are being deleted.
         """
         topics = await session.outlive(lambda: session.children(paths.BROKER_TOPICS))
-        telling = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._tell)
+        warning = asyncio.get_running_loop().call_later(WARN_AFTER_S, self._warn)
         try:
             await self._metadata_shows(lambda: self._metadata.is_alive(self._broker_id))
         finally:
-            telling.cancel()
+            warning.cancel()
         try:
             async with asyncio.timeout(TOPICS_WAIT_S):
                 await self._metadata_shows(lambda: bool(self._metadata.topics) or not topics)
         except TimeoutError:
-            log.info("the controller has sent no topic, though ZooKeeper has: %s", ", ".join(topics))
+            log.info("[metadata] the controller has sent no topic, though ZooKeeper has: %s", ", ".join(topics))
         self._is_ready = True
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         log.warning(
-            "still waiting for the controller, which has sent no metadata: clients are not served until then. Does it reach "
-            "this broker at %s? If not, correct advertised.listeners; `barnabas doctor` tells who the controller is",
+            "[metadata] waiting for the controller, which has sent none: clients are not served until then. Does it reach this "
+            "broker at %s? If not, correct advertised.listeners; `barnabas doctor` shows which broker is controller",
             self._address,
         )
 

@@ -1,4 +1,4 @@
-"""The replicas of a broker, put together: who holds them, who fetches for them, and who tells them what to do.
+"""Builds the replication of a broker: its replicas, their fetchers, and the handling of the controller's requests.
 
 Owner: the event loop.
 """
@@ -85,7 +85,7 @@ class ReplicationParts:
             fetch_bytes_max=config.fetch_max_bytes,
             is_throttled=self.throttles.leader.is_throttled,
         )
-        #: A feature may wrap the endpoints by which followers fetch from their leaders.
+        #: A feature may wrap the endpoints through which followers fetch from their leaders.
         self.wrap_leader: Callable[[BrokerId, LeaderEndpoint], LeaderEndpoint] = lambda leader, endpoint: endpoint
         self.fetchers = self._make_fetchers(
             fetcher_settings(broker_id, config), connections, broker_epoch, tasks, clock
@@ -137,7 +137,7 @@ class ReplicationParts:
         self._spawn(self._shrink_isrs(), "isr expiration")
 
     async def _shrink_isrs(self) -> None:
-        """Twice in `replica.lag.time.max.ms`, as Kafka does: a lagging follower leaves within 1.5 times that."""
+        """Check twice in `replica.lag.time.max.ms`, as Kafka does: a lagging follower leaves the ISR within 1.5 times that."""
         while True:
             await asyncio.sleep(self._dynamic.broker.replica_lag_time_max_ms / 2000)
             self.replicas.tick()

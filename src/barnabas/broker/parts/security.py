@@ -1,4 +1,4 @@
-"""Who may come in, put together: listeners with their security, what their mechanisms check against, connections to brokers.
+"""Builds the security of a broker: secured listeners, the credentials that they check, and connections to brokers.
 
 Owner: the event loop.
 """
@@ -48,7 +48,7 @@ class SecurityParts:
         self._parts = SaslParts(
             scram=ScramCredentials(), tokens=make_tokens(config), key_sets=KeySets(now_s), now_ms=clock.now_ms
         )
-        #: Key sets that a task keeps current.
+        #: Key sets that a task keeps up to date.
         self._loading: set[KeySetSource] = set()
         self._inter_broker = InterBrokerSecurity(config)
         self.authorizer = make_authorizer(config)
@@ -59,7 +59,7 @@ class SecurityParts:
         self.secrets = DynamicSecrets(config)
 
     def endpoint(self, config: BrokerConfig, listener: Listener) -> Endpoint:
-        """A listener with the security that its settings ask for. :raises ConfigError: for settings that cannot work."""
+        """Return a listener with its configured security. :raises ConfigError: for settings that cannot work."""
         endpoint = secured(config, listener, self._sasl, self._parts)
         for source in self._parts.key_sets:
             if source not in self._loading:
@@ -68,7 +68,7 @@ class SecurityParts:
         return endpoint
 
     def check_endpoint(self, config: BrokerConfig, listener: Listener) -> None:
-        """:raises ConfigError: if `endpoint` would."""
+        """Check the settings of a listener. :raises ConfigError: if `endpoint` would."""
         secured(config, listener, self._sasl, replace(self._parts, key_sets=KeySets(self._now_s)))
 
     def watch_certificates(self, server: SocketServer) -> None:
@@ -106,8 +106,8 @@ class SecurityParts:
         self._parts.scram.user_changed(user, settings)
 
     def broker_changed(self) -> None:
-        """This broker's dynamic settings were written. Perhaps with nothing new in them: a file may have changed, and this is
-        how its owner tells."""
+        """Read certificates again: this broker's dynamic settings were written. They may be unchanged: to write them is also
+        how an operator reports a changed certificate file."""
         if self._certificates is not None:
             self._certificates.reload(self._dynamic.broker)
         self._inter_broker.reload(self._dynamic.broker)

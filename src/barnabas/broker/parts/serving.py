@@ -1,4 +1,4 @@
-"""Where requests come in, put together: quotas, the pipeline that answers, the sockets it answers on.
+"""Builds the request side of a broker: quotas, the pipeline that answers, and the sockets.
 
 Owner: the event loop.
 """
@@ -19,7 +19,7 @@ from barnabas.broker.server.settings import buffer_bytes, connection_limits, con
 
 
 class ServingParts:
-    """Its handlers come later: ports are taken before anybody is asked for anything."""
+    """The handlers are added later: the ports are bound before the broker uses ZooKeeper."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Work of the start that may wait for ZooKeeper for long: a broker that is told to stop meanwhile stops."""
+"""Interrupts work of the start that may wait long for ZooKeeper, if the broker has to stop meanwhile."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class StoppedEarly(Exception):
-    """The broker was told to stop while it waited for ZooKeeper."""
+    """The broker had to stop while it waited for ZooKeeper."""
 
 
 async def unless_stopped(stop: asyncio.Event, tasks: asyncio.TaskGroup, work: Coroutine[Any, Any, object]) -> None:
@@ -24,7 +24,7 @@ async def unless_stopped(stop: asyncio.Event, tasks: asyncio.TaskGroup, work: Co
 
 
 async def _outcome(work: Coroutine[Any, Any, object]) -> BaseException | None:
-    """Returns the error: raised here, it would end the task group instead of reaching who waits."""
+    """Return the error: raised here, it would end the task group instead of reaching the caller that waits."""
     try:
         await work
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The logs of a broker and their cleaner, put together. Owner: the event loop."""
+"""Builds the logs of a broker and their cleaner. Owner: the event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -65,7 +65,8 @@ class StorageParts:
         pool: Executor,
         registry: Registry,
     ) -> None:
-        """`load_settings` reads the settings in ZooKeeper: a directory that another broker holds is found before that."""
+        """Open the logs. `load_settings` reads the settings in ZooKeeper, after a check that no other broker uses a
+        directory."""
         self.logs.open_dirs(broker_id=broker_id, cluster_id=cluster_id)
         await load_settings()
         loop, env, config = self._loop, self._env, self._dynamic.broker
@@ -74,7 +75,7 @@ class StorageParts:
             self.logs, env, CleanerSettings.of(config), lambda: self._platform.make_cleaner_worker(loop, env)
         )
         add_gauges(registry, self.cleaner)
-        # ZooKeeper may hold settings that the file of this broker does not have.
+        # ZooKeeper may have settings that this broker's file lacks.
         self.settings_changed(config, config)
         self.logs.start()
         self.cleaner.start()

@@ -1,4 +1,4 @@
-"""The transaction side of a broker, put together: producer ids, coordinator, verifier, and the handlers that use them."""
+"""Builds the transaction side of a broker: producer ids, coordinator, verifier, and the handlers that use them."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnReque
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
-#: AddPartitionsToTxn that several transactions share, and that can verify.
+#: The first version of AddPartitionsToTxn that carries several transactions and can verify.
 FIRST_VERSION_FOR_BROKERS = 4
 
 
@@ -44,7 +44,7 @@ def assemble(
     transaction_version: Callable[[], int],
     on_bug: Callable[[BaseException], None],
 ) -> TransactionParts:
-    """Sets `context.transactions`. Requests to this broker itself take no connection."""
+    """Return the parts, and set `context.transactions`. Requests to this broker itself use no connection."""
     api = TransactionsApi(context, offsets_partition_for)
     markers_api = TxnMarkersApi(context, offsets_marked)
     markers_lane = connections.lane("transaction-markers")
@@ -54,7 +54,7 @@ def assemble(
         request = AllocateProducerIdsRequest(broker_id=context.broker_id, broker_epoch=context.broker_epoch())
         response = await ask_controller(request)
         if response.error_code != ErrorCode.NONE:
-            raise Refused(ErrorCode(response.error_code), "the controller gave no block of producer ids")
+            raise Refused(ErrorCode(response.error_code), "the controller has not assigned a block of producer ids")
         return ProducerIdRange(response.producer_id_start, response.producer_id_len)
 
     async def send_markers(broker: BrokerId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
@@ -93,7 +93,7 @@ def assemble(
 def offsets_verifier(
     context: BrokerContext, verifier: Callable[[], Verifier]
 ) -> Callable[[TransactionToVerify], Awaitable[object | None]]:
-    """What the group coordinator asks before it writes offsets in a transaction."""
+    """Return the check that the group coordinator runs before it writes offsets in a transaction."""
 
     async def verify(transaction: TransactionToVerify) -> object | None:
         try:

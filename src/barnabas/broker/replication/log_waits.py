@@ -6,9 +6,9 @@ from typing import Final, Protocol, TypeVar
 
 from barnabas.base.errors import LogDirFault
 from barnabas.base.host import descriptors
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import ReadResult
-from barnabas.broker.storage.segment import IndexUnderRepair
 
 Where = TypeVar("Where", contravariant=True)
 

@@ -1,1 +1,1 @@
-"""Who may do what, and how much."""
+"""Authorization, authentication and quotas."""

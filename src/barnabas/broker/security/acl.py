@@ -1,8 +1,7 @@
-"""Access control lists: entries, the patterns of resources that they stand on, filters over both, and the decisions of
-Kafka's `AclAuthorizer`.
+"""Access control lists: entries, resource patterns, filters over both, and the decisions of Kafka's `AclAuthorizer`.
 
-Pure. An entry of a resource that is denied wins over any that allows; a resource without any entry is closed unless
-`allow.everyone.if.no.acl.found`. Some operations imply others when they are allowed, never when they are denied.
+Pure. A denying entry of a resource overrides every allowing one; a resource without any entry is closed unless
+`allow.everyone.if.no.acl.found`. If some operations are allowed, they imply others; if they are denied, they do not.
 """
 
 from collections import Counter
@@ -18,16 +17,16 @@ from barnabas.broker.zookeeper_client.paths import is_valid_name
 
 WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
-#: The numbers that stand for anything in a filter, and for every operation in an entry.
+#: The number for "any" in a filter, and the one for every operation in an entry.
 ANY: Final = 1
 ALL: Final = AclOperation.ALL
 MATCH: Final = PatternType.MATCH
-#: Decisions that are remembered; past it they are all forgotten, which costs a moment and no memory.
+#: Size of the cache of decisions; when it is full, it is cleared, which costs a moment and no memory.
 DECISIONS_MAX: Final = 100_000
-#: A topic's name is no longer. Decisions about longer names are not cached: a client could choose any number of them.
+#: Longest name of a topic. Decisions about longer names are not cached: a client could make up any number of them.
 NAME_CHARACTERS_MAX: Final = 249
 
-#: What else, if allowed, allows an operation.
+#: Operations that, if allowed, also allow the key.
 _IMPLIED_BY: Final[Mapping[int, tuple[int, ...]]] = {
     AclOperation.DESCRIBE: (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER),
     AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
@@ -43,7 +42,7 @@ class ResourcePattern:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Who may, or may not, do what, from where."""
+    """Allows or denies a principal an operation, from an address."""
 
     #: `User:alice`, or `User:*` for all users.
     principal: str
@@ -56,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which entries are meant. None and `ANY` match everything."""
+    """Selects entries. None and `ANY` match everything."""
 
     resource_type: int = ANY
     name: str | None = None
@@ -67,7 +66,7 @@ class Filter:
     permission: int = ANY
 
     def exact(self) -> ResourcePattern | None:
-        """The one pattern that this can cover; None where it is more than one, or none that can be."""
+        """Return the only pattern that this can cover; None if it covers several, or is invalid."""
         if self.resource_type == ANY or self.pattern_type not in ACL_PATTERNS or not is_valid_name(self.name or ""):
             return None
         return ResourcePattern(AclResourceType(self.resource_type), self.name or "", PatternType(self.pattern_type))
@@ -95,7 +94,7 @@ class Filter:
 
 
 def check_creation(pattern: ResourcePattern, principal: str) -> None:
-    """What Kafka refuses to store, in its words."""
+    """Refuse what Kafka refuses to store, with Kafka's messages."""
     if pattern.resource_type is AclResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
         raise Refused(ErrorCode.INVALID_REQUEST, f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not pattern.name:
@@ -110,24 +109,24 @@ def check_creation(pattern: ResourcePattern, principal: str) -> None:
 
 
 class AclAuthorizer:
-    """Decides by the entries that it is given. Owner: the event loop.
+    """Decides by its entries. Owner: the event loop.
 
-    A decision is made once and remembered until any entry changes, so that asking again costs one look into a dict.
+    A decision is cached until any entry changes, so that a repeated question costs one look-up in a dict.
     """
 
     def __init__(self, *, super_users: Iterable[str] = (), allow_if_no_acl: bool = False) -> None:
         self._super_users = frozenset(super_users)
         self._allow_if_no_acl = allow_if_no_acl
-        self._literal: dict[AclResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ACL_RESOURCES}
-        self._prefixed: dict[AclResourceType, dict[str, frozenset[Entry]]] = {each: {} for each in ACL_RESOURCES}
-        #: How many prefixes of each length there are: a name is looked up once for each length, however many there are.
-        self._prefix_lengths: dict[AclResourceType, Counter[int]] = {each: Counter() for each in ACL_RESOURCES}
+        self._literal: dict[AclResourceType, dict[str, frozenset[Entry]]] = {kind: {} for kind in ACL_RESOURCES}
+        self._prefixed: dict[AclResourceType, dict[str, frozenset[Entry]]] = {kind: {} for kind in ACL_RESOURCES}
+        #: Number of prefixes of each length: a name is looked up once per length, however many prefixes there are.
+        self._prefix_lengths: dict[AclResourceType, Counter[int]] = {kind: Counter() for kind in ACL_RESOURCES}
         self._decisions: dict[tuple[Principal, str, AclOperation, AclResourceType, str], bool] = {}
 
     # -- entries ------------------------------------------------------------------------------------------------------
 
     def set_entries(self, pattern: ResourcePattern, entries: Iterable[Entry]) -> None:
-        """All entries of a resource as they are now; none forgets the resource."""
+        """Replace all entries of a resource; without entries, forget the resource."""
         table = self._table(pattern.pattern_type)[pattern.resource_type]
         held = frozenset(entries)
         before = table.get(pattern.name, frozenset())
@@ -160,7 +159,7 @@ class AclAuthorizer:
         return self._table(pattern.pattern_type)[pattern.resource_type].get(pattern.name, frozenset())
 
     def find(self, wanted: Filter) -> dict[ResourcePattern, list[Entry]]:
-        """Entries that a filter covers, by resource, in a stable order."""
+        """Return the entries that a filter covers, by resource, in a stable order."""
         found: dict[ResourcePattern, list[Entry]] = {}
         for pattern in self.patterns():
             if wanted.covers(pattern):
@@ -204,7 +203,7 @@ class AclAuthorizer:
         return may
 
     def _matching(self, resource: AclResourceType, name: str) -> list[Entry]:
-        """Entries of every pattern that the name falls under."""
+        """Return the entries of every pattern that matches the name."""
         literal = self._literal[resource]
         entries = [*literal.get(name, ())]
         if name != WILDCARD:
@@ -218,24 +217,24 @@ class AclAuthorizer:
     def allows_on_any(
         self, principal: Principal, host: str, operation: AclOperation, resource: AclResourceType
     ) -> bool:
-        """KIP-679. An allowed pattern counts unless a denied one covers all of it."""
-        who = str(principal)
-        if who in self._super_users:
+        """Apply KIP-679: an allowed pattern counts unless a denied one covers all of it."""
+        user = str(principal)
+        if user in self._super_users:
             return True
-        denied_names = self._names(self._literal, who, host, operation, resource, Permission.DENY)
+        denied_names = self._names(self._literal, user, host, operation, resource, Permission.DENY)
         if WILDCARD in denied_names:
             return False
         if self._allow_if_no_acl:
             return True
-        denied_prefixes = self._names(self._prefixed, who, host, operation, resource, Permission.DENY)
+        denied_prefixes = self._names(self._prefixed, user, host, operation, resource, Permission.DENY)
 
         def is_open(name: str) -> bool:
             return not any(name.startswith(prefix) for prefix in denied_prefixes)
 
-        allowed_names = self._names(self._literal, who, host, operation, resource, Permission.ALLOW)
+        allowed_names = self._names(self._literal, user, host, operation, resource, Permission.ALLOW)
         if any(name == WILDCARD or (name not in denied_names and is_open(name)) for name in allowed_names):
             return True
-        return any(map(is_open, self._names(self._prefixed, who, host, operation, resource, Permission.ALLOW)))
+        return any(map(is_open, self._names(self._prefixed, user, host, operation, resource, Permission.ALLOW)))
 
     @staticmethod
     def _names(
@@ -246,7 +245,7 @@ class AclAuthorizer:
         resource: AclResourceType,
         permission: Permission,
     ) -> set[str]:
-        """Resources with an entry about exactly this operation: what implies it does not count here, as in Kafka."""
+        """Return resources with an entry for exactly this operation: as in Kafka, implied operations do not count here."""
         return {
             name
             for name, entries in table[resource].items()

@@ -1,7 +1,7 @@
-"""ACLs in ZooKeeper, where Kafka's `AclAuthorizer` keeps them, and the notifications of changes.
+"""ACLs in ZooKeeper, as Kafka's `AclAuthorizer` stores them, and the notifications of changes.
 
-Owner: the event loop. The store feeds one `AclAuthorizer`: with everything when it starts, then with each resource that
-changed. Who writes checks the znode's version, so that two brokers that change one resource lose nothing.
+Owner: the event loop. The store feeds one `AclAuthorizer`: with everything when it starts, then with each changed resource. A
+write checks the znode's version, so that two brokers that change one resource lose nothing.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ from barnabas.broker.zookeeper_client.znodes_security import AclChange, AclEntry
 
 log = logging.getLogger(__name__)
 
-#: As often as Kafka tries when others change the same resource at the same time.
+#: Kafka's number of attempts, if other brokers change the same resource at the same time.
 UPDATE_ATTEMPTS_MAX: Final = 10
 
-#: Kafka's words for resource types, in paths and in notifications.
-_TYPE_NAMES: Final = {each: each.name.title().replace("_", "") for each in ACL_RESOURCES}
+#: Kafka's names of resource types, in paths and in notifications.
+_TYPE_NAMES: Final = {kind: kind.name.title().replace("_", "") for kind in ACL_RESOURCES}
 _OPERATION_NAMES: Final = {
-    **{int(each): each.name.title().replace("_", "") for each in ACL_OPERATIONS},
+    **{int(operation): operation.name.title().replace("_", "") for operation in ACL_OPERATIONS},
     ALL: "All",
 }
 _OPERATIONS: Final = {name: number for number, name in _OPERATION_NAMES.items()}
 
 
-#: What holds for a resource whose list cannot be read.
-NOBODY: Final = Entry("User:*", "*", ALL, Permission.DENY)
+#: The only entry of a resource whose list cannot be read.
+DENY_ALL: Final = Entry("User:*", "*", ALL, Permission.DENY)
 
 
 class AclUpdateFailed(BarnabasError):
@@ -56,14 +56,14 @@ class AclUpdateFailed(BarnabasError):
 
 
 class AclUnreadable(AclUpdateFailed):
-    """What is stored for the resource cannot be read, so it is not written over either."""
+    """The stored list of the resource cannot be read, so it is not overwritten either."""
 
 
 class Removed(NamedTuple):
-    """What came of one filter."""
+    """The result of one filter."""
 
     entries: list[tuple[ResourcePattern, Entry]]
-    #: Resources that the filter covers and that could not be changed: entries of theirs may still be in force.
+    #: Resources that the filter covers and that could not be changed: their entries may still apply.
     failures: list[AclUpdateFailed]
 
 
@@ -94,7 +94,7 @@ class AclStore:
     def __init__(self, session: ZooKeeperSession, authorizer: AclAuthorizer, clock: Clock) -> None:
         self._session = session
         self._authorizer = authorizer
-        #: Reads and writes of one resource must not overtake each other, or an old answer would win.
+        #: Reads and writes of one resource must not overtake each other, or an outdated answer would win.
         self._lock = asyncio.Lock()
         self._reload = ReloadOnReturn(session, self.load, "ACLs")
         self._notifications = [
@@ -108,21 +108,21 @@ class AclStore:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Everything that is stored; `run` follows what changes after it."""
+        """Read everything that is stored; `run` then follows changes."""
         await self._session.ensure_paths(paths.ACL_PERSISTENT)
-        for each in self._notifications:
-            await each.start()
+        for notifications in self._notifications:
+            await notifications.start()
         await self.load()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow changes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for each in self._notifications:
-                tasks.create_task(each.run(), name="acl changes")
+            for notifications in self._notifications:
+                tasks.create_task(notifications.run(), name="acl changes")
             tasks.create_task(self._reload.run(), name="acl reload")
 
     async def load(self) -> None:
-        """Everything that is stored, as it is now. Writes nothing."""
+        """Read everything that is stored now. Writes nothing."""
         async with self._lock:
             roots = [(kind, pattern_type) for pattern_type in ACL_PATTERNS for kind in ACL_RESOURCES]
             listings: list[ZkOperation] = [
@@ -144,10 +144,10 @@ class AclStore:
                 try:
                     self._authorizer.set_entries(pattern, _decode(pattern, result.data) if result.ok else ())
                 except Malformed as error:
-                    log.error("an access control list cannot be read: %s", error)
+                    log.error("[acl] an access control list cannot be read, correct or delete its znode: %s", error)
                     if pattern not in known:
                         # Kafka treats it as empty, which may allow everything.
-                        self._authorizer.set_entries(pattern, (NOBODY,))
+                        self._authorizer.set_entries(pattern, (DENY_ALL,))
 
     async def _on_literal_change(self, data: bytes) -> None:
         await self._on_change(data, prefixed=False)
@@ -159,22 +159,24 @@ class AclStore:
         try:
             await self._changed(AclChange.decode(data, prefixed=prefixed))
         except Malformed as error:
-            # It cannot be read: the known entries of the resource stay in force.
-            log.error("a change of ACLs cannot be read: %s", error)
+            # The list cannot be read: the known entries of the resource stay in force.
+            log.error("[acl] a change cannot be read, the former entries stay; correct the znode: %s", error)
 
     async def _changed(self, change: AclChange) -> None:
         kind = AclResourceType.__members__.get(change.resource_type)
         if kind not in ACL_RESOURCES:
-            log.warning("a change of ACLs names the unknown resource type %s", change.resource_type)
+            log.warning(
+                "[acl] ignoring a change of the unknown resource type %s, delete the notification", change.resource_type
+            )
             return
         pattern = ResourcePattern(kind, change.name, PatternType.PREFIXED if change.prefixed else PatternType.LITERAL)
         async with self._lock:
             entries, _ = await self._read(pattern)
             self._authorizer.set_entries(pattern, entries)
-        log.info("ACLs of %s %s changed: %d entries", change.resource_type, change.name, len(entries))
+        log.info("[acl] %s %s changed: %d entries", change.resource_type, change.name, len(entries))
 
     async def _read(self, pattern: ResourcePattern) -> tuple[frozenset[Entry], int | None]:
-        """Entries and the znode's version; None if there is no znode."""
+        """Return the entries and the znode's version, None if there is no znode."""
         try:
             data, stat = await self._session.get(path_of(pattern))
         except NoNode:
@@ -182,7 +184,7 @@ class AclStore:
         return _decode(pattern, data), stat.version
 
     async def entries_of(self, pattern: ResourcePattern) -> frozenset[Entry]:
-        """What is stored for the resource. :raises AclUnreadable:"""
+        """Return the stored entries of the resource. :raises AclUnreadable:"""
         try:
             entries, _ = await self._read(pattern)
         except Malformed as error:
@@ -196,12 +198,12 @@ class AclStore:
         await self._update(pattern, lambda held: held | added)
 
     async def remove(self, filters: Sequence[Filter]) -> list[Removed]:
-        """What each filter removed. An entry that matches two filters is in both. One resource that cannot be changed keeps no
-        other from it."""
+        """Remove entries, and return those of each filter. An entry that matches two filters is in both results. A resource
+        that cannot be changed does not affect the others."""
         removed = [Removed([], []) for _ in filters]
-        concerned = dict.fromkeys(p for p in self._authorizer.patterns() if any(each.covers(p) for each in filters))
-        # Another broker may have been told of it a moment ago: what is named exactly is looked for where it is stored.
-        concerned |= dict.fromkeys(pattern for each in filters if (pattern := each.exact()) is not None)
+        concerned = dict.fromkeys(p for p in self._authorizer.patterns() if any(wanted.covers(p) for wanted in filters))
+        # Another broker may have changed a resource a moment ago: resources that are named exactly are read from ZooKeeper.
+        concerned |= dict.fromkeys(pattern for wanted in filters if (pattern := wanted.exact()) is not None)
         for pattern in concerned:
             try:
                 before, after = await self._update(
@@ -211,20 +213,20 @@ class AclStore:
                     ),
                 )
             except AclUpdateFailed as error:
-                log.error("entries of %s are not removed: %s", pattern.name, error)
-                for each, result in zip(filters, removed, strict=True):
-                    if each.covers(pattern):
+                log.error("[acl] entries of %s are not removed, try again: %s", pattern.name, error)
+                for wanted, result in zip(filters, removed, strict=True):
+                    if wanted.covers(pattern):
                         result.failures.append(error)
                 continue
-            for each, result in zip(filters, removed, strict=True):
-                if each.covers(pattern):
-                    result.entries.extend((pattern, entry) for entry in before - after if each.covers_entry(entry))
+            for wanted, result in zip(filters, removed, strict=True):
+                if wanted.covers(pattern):
+                    result.entries.extend((pattern, entry) for entry in before - after if wanted.covers_entry(entry))
         return removed
 
     async def _update(
         self, pattern: ResourcePattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
     ) -> tuple[frozenset[Entry], frozenset[Entry]]:
-        """Entries before and after. Here it holds at once, on other brokers when they have read the notification."""
+        """Return the entries before and after. They apply here at once, on other brokers after they read the notification."""
         async with self._lock:
             before, after = await self._write(pattern, change)
             self._authorizer.set_entries(pattern, after)
@@ -238,7 +240,7 @@ class AclStore:
         self, pattern: ResourcePattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
     ) -> tuple[frozenset[Entry], frozenset[Entry]]:
         path = path_of(pattern)
-        # Where nothing is to change, nothing is written that a server of ZooKeeper which is behind others could refuse.
+        # If nothing changes, nothing is written, so an outdated ZooKeeper server could not refuse the write: catch up first.
         await self._session.catch_up("/")
         tried: tuple[frozenset[Entry], frozenset[Entry]] | None = None
         for _ in range(UPDATE_ATTEMPTS_MAX):
@@ -247,7 +249,7 @@ class AclStore:
             except Malformed as error:
                 raise _unreadable(error) from error
             if tried is not None and before == tried[1]:
-                return tried  # our own write, most likely: a lost connection takes the answer along
+                return tried  # probably our own write: its answer was lost with the connection
             after = change(before)
             if after == before:
                 return before, after
@@ -264,7 +266,9 @@ class AclStore:
             except TooLarge as error:
                 raise AclUpdateFailed(error.message or str(error), error.code) from error
             return before, after
-        raise AclUpdateFailed(f"ACLs of {pattern.name} were changed by others {UPDATE_ATTEMPTS_MAX} times in a row")
+        raise AclUpdateFailed(
+            f"other brokers changed the ACLs of {pattern.name} {UPDATE_ATTEMPTS_MAX} times in a row; try again"
+        )
 
 
 def _unreadable(error: Malformed) -> AclUnreadable:

@@ -11,7 +11,7 @@ from barnabas.broker.security.principal import Principal
 #: The name of the one resource of type CLUSTER.
 CLUSTER_NAME: Final = "kafka-cluster"
 
-#: What can be allowed on each type: the bits of an authorized-operations field.
+#: The operations that exist for each resource type: the bits of an authorized-operations field.
 SUPPORTED_OPERATIONS: Final = {
     AclResourceType.TOPIC: (
         AclOperation.READ,
@@ -23,7 +23,7 @@ SUPPORTED_OPERATIONS: Final = {
         AclOperation.DESCRIBE_CONFIGS,
         AclOperation.ALTER_CONFIGS,
     ),
-    # Settings of groups can be described and altered, but Kafka 3.9 does not tell so here.
+    # Settings of groups can be described and altered, but Kafka 3.9 omits that here.
     AclResourceType.GROUP: (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DELETE),
     AclResourceType.CLUSTER: (
         AclOperation.CREATE,
@@ -48,12 +48,12 @@ class Authorizer(Protocol):
     def allows_on_any(
         self, principal: Principal, host: str, operation: AclOperation, resource: AclResourceType
     ) -> bool:
-        """Whether there is any resource of the type on which the principal may do it (KIP-679)."""
+        """Whether there is any resource of the type on which the principal may do the operation (KIP-679)."""
         ...
 
 
 class AllowEverything:
-    """No `authorizer.class.name`: everyone may do everything, as in Kafka."""
+    """Allows everything: used without `authorizer.class.name`, as in Kafka."""
 
     def allows(
         self, principal: Principal, host: str, operation: AclOperation, resource: AclResourceType, name: str

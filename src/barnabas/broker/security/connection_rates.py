@@ -1,8 +1,8 @@
 """Limits on the rate of new connections (KIP-612): per broker, per listener, per address.
 
-Owner: the event loop. Pure: time is given. Past the rate of the broker or of a listener, accepting waits: the newcomers stay in
-the listener's backlog. Past the rate of an address, its connection is accepted, held, and closed when the time is up, so that
-a client that tries again at once gains nothing.
+Owner: the event loop. Pure: time is given. Above the rate of the broker or of a listener, accepting waits: newcomers stay in
+the listener's backlog. Above the rate of an address, its connection is accepted, held, and closed after the wait, so that a
+client that tries again at once gains nothing.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from typing import Final
 from barnabas.broker.security.rates import Rate
 from barnabas.broker.zookeeper_client import paths
 
-#: No limit, in Kafka's default.
+#: No limit; Kafka's default.
 UNLIMITED: Final = 2**31 - 1
-#: Addresses whose rate is known; past it, the silent ones are forgotten.
+#: Largest number of addresses with a known rate; above it, silent ones are forgotten.
 ADDRESSES_MAX: Final = 10_000
 SETTING: Final = "connection_creation_rate"
 
@@ -25,7 +25,7 @@ class RateLimits:
 
     broker: int = UNLIMITED
     listeners: Mapping[str, int] = field(default_factory=dict)
-    #: The inter-broker listener, where there is another: clients must not keep brokers out. None where there is but one.
+    #: The inter-broker listener, if there is another one: clients must not keep brokers out. None if it is the only one.
     protected: str | None = None
 
 
@@ -37,14 +37,14 @@ class ConnectionRates:
         self._broker = self._new()
         self._listeners: dict[str, Rate] = {}
         self._addresses: dict[str, Rate] = {}
-        #: By address, and `DEFAULT_ENTITY` for all that have none of their own.
+        #: Limits by address, with `DEFAULT_ENTITY` for all addresses without their own.
         self._address_limits: dict[str, float] = {}
 
     def _new(self) -> Rate:
         return Rate(windows=self._windows, window_ms=self._window_ms)
 
     def address_changed(self, name: str, settings: Mapping[str, str]) -> None:
-        """All settings of an address, or of `DEFAULT_ENTITY`, as they are now. A value that is not a number is ignored."""
+        """Replace all settings of an address, or of `DEFAULT_ENTITY`. A value that is not a number is ignored."""
         self._address_limits.pop(name, None)
         try:
             self._address_limits[name] = float(settings[SETTING])
@@ -58,7 +58,7 @@ class ConnectionRates:
         return limits.get(address, limits.get(paths.DEFAULT_ENTITY))
 
     def accepted(self, listener: str, now_ms: int) -> int:
-        """One more connection on a listener; how long it has to wait."""
+        """Count a connection on a listener; return how long it has to wait."""
         limits, throttle_ms = self.limits, 0
         if listener != limits.protected and limits.broker != UNLIMITED:
             self._broker.record(1, now_ms)
@@ -73,9 +73,9 @@ class ConnectionRates:
         return min(throttle_ms, self._window_ms)
 
     def came_from(self, address: str, listener: str, now_ms: int) -> int:
-        """The same connection, whose peer is known; how long it is held before it is closed, 0 if it may stay.
+        """Count the same connection for its address; return how long it is held before it is closed, 0 if it may stay.
 
-        One that may not stay counts nowhere.
+        A connection that may not stay is not counted.
         """
         limit = self.limit_of(address)
         if limit is None:

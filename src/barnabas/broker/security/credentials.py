@@ -1,6 +1,6 @@
-"""Passwords and SCRAM credentials that a broker checks clients against.
+"""SCRAM credentials against which a broker checks clients.
 
-Owner: the event loop. SCRAM credentials live in ZooKeeper among the settings of users, as Kafka keeps them; a change reaches
+Owner: the event loop. SCRAM credentials are stored in ZooKeeper among the settings of users, as in Kafka; a change reaches
 every broker by the notification of changed settings.
 """
 
@@ -20,7 +20,7 @@ class ScramCredentials:
         return self._by_mechanism[mechanism].get(user)
 
     def user_changed(self, user: str, settings: Mapping[str, str]) -> None:
-        """All settings of a user as they are now."""
+        """Replace all settings of a user."""
         for name, mechanism in BY_NAME.items():
             held = self._by_mechanism[mechanism]
             held.pop(user, None)
@@ -30,4 +30,4 @@ class ScramCredentials:
             try:
                 held[user] = ScramCredential.decode(text)
             except ValueError as error:
-                log.error("the %s credential of user %s cannot be used: %s", name, user, error)
+                log.error("[user %s] its %s credential cannot be used, set it again: %s", user, name, error)

@@ -1,7 +1,7 @@
 """Passwords among a broker's dynamic settings: encrypted in ZooKeeper, plain in this broker's memory only.
 
-`password.encoder.secret` turns it on; without it no password can be set dynamically. After a change of the secret,
-`password.encoder.old.secret` reads what the former one wrote.
+`password.encoder.secret` enables it; without it no password can be set dynamically. After a change of the secret,
+`password.encoder.old.secret` decrypts the passwords that the former secret encrypted.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _PASSWORDS: Final = tuple(name for name in sorted(DYNAMIC_NAMES) if BROKER_SETTI
 
 
 def is_password(name: str) -> bool:
-    """With or without the prefix of a listener and a mechanism."""
+    """Whether a setting is a password, with or without the prefix of a listener and a mechanism."""
     return name.endswith(_PASSWORDS)
 
 
@@ -27,7 +27,7 @@ class DynamicSecrets:
         self._former = _encoder(config, config.password_encoder_old_secret)
 
     def protect(self, settings: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-        """As they go to ZooKeeper. :raises Refused: INVALID_REQUEST, in Kafka's words."""
+        """Encrypt settings for ZooKeeper. :raises Refused: INVALID_REQUEST, with Kafka's message."""
         protected = dict(settings)
         for name in filter(is_password, settings):
             if not per_broker:
@@ -41,7 +41,7 @@ class DynamicSecrets:
         return protected
 
     def reveal(self, stored: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-        """As they came from ZooKeeper: (settings, what was ignored and why)."""
+        """Decrypt settings from ZooKeeper; return (settings, lines about ignored ones)."""
         settings, ignored = dict(stored), []
         for name in filter(is_password, stored):
             try:
@@ -51,8 +51,8 @@ class DynamicSecrets:
                 ignored.append(f"{name} is ignored: {error}")
         return settings, tuple(ignored)
 
-    def needs_encoding_anew(self, stored: Mapping[str, str]) -> bool:
-        """Whether something there was written with the former secret."""
+    def needs_reencoding(self, stored: Mapping[str, str]) -> bool:
+        """Whether the former secret encrypted any of the passwords."""
         return self._encoder is not None and any(
             not _reads(self._encoder, stored[name]) and _reads(self._former, stored[name])
             for name in filter(is_password, stored)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Principal(NamedTuple):
-    """As Kafka writes it: `User:alice`. A tuple, because every authorization compares one."""
+    """A principal, written `User:alice` as in Kafka. A tuple, because every authorization compares one."""
 
     kind: str
     name: str

@@ -1,8 +1,8 @@
-"""Client quotas: which limit applies to a user and client id, how much they have used, how long they must wait.
+"""Client quotas: the limit of a user and client id, how much they have used, and how long they must wait.
 
 Owner: the event loop. Pure: time is given. Bytes and the time of requests are rates over `quota.window.num` windows of
-`quota.window.size.seconds`; changes of topics are a token bucket (KIP-599). A limit is each broker's own. Names are kept as
-znodes spell them, so that a user called `<default>` is not taken for the default.
+`quota.window.size.seconds`; changes of topics are a token bucket (KIP-599). Each broker applies a limit separately. Names are
+stored as in znodes, so that a user called `<default>` is not mistaken for the default.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from barnabas.broker.security.rates import Rate, TokenBucket
 from barnabas.broker.zookeeper_client import paths
 
 DEFAULT: Final = paths.DEFAULT_ENTITY
-#: No user, or no client id, in an entity.
+#: Stands for "no user" or "no client id" in an entity.
 ABSENT: Final = ""
-#: Users and clients whose rate is known; past it, those that are silent are forgotten.
+#: Largest number of users and clients with a known rate; above it, silent ones are forgotten.
 METERS_MAX: Final = 10_000
-#: What stays when there are too many.
+#: How many of them stay if there are too many.
 METERS_KEPT: Final = METERS_MAX * 3 // 4
 CLIENT_ID_MAX: Final = 255
 
@@ -27,20 +27,20 @@ Entity = tuple[str, str]
 
 
 class Quota(Enum):
-    """What can be limited, by the name of its setting."""
+    """The kinds of limits, by the names of their settings."""
 
     PRODUCE = "producer_byte_rate"
     CONSUME = "consumer_byte_rate"
     #: Percent of the time of the broker's one loop; 100 is all of it.
     REQUEST = "request_percentage"
-    #: Partitions a second that are created or deleted.
+    #: Partitions created or deleted per second.
     CONTROLLER_MUTATION = "controller_mutation_rate"
 
-    # Enum's own is a call into Python, and every produce and fetch looks its limit up.
+    # Enum's own hash is a Python call, and every produce and fetch looks its limit up.
     __hash__ = object.__hash__
 
 
-#: (quota, whose it is, how long they wait)
+#: Called with (quota, throttled entity, milliseconds to wait).
 OnThrottled = Callable[[Quota, Entity, int], None]
 
 
@@ -54,7 +54,7 @@ class ClientQuotas:
         controller_window_ms: int | None = None,
         on_throttled: OnThrottled = lambda quota, entity, throttle_ms: None,
     ) -> None:
-        """The windows of the controller (`controller.quota.window.*`) are those of the others unless given."""
+        """The controller's windows (`controller.quota.window.*`) equal the others unless given."""
         self._windows = windows
         self._window_ms = window_ms
         self._controller_windows = controller_windows or windows
@@ -63,13 +63,13 @@ class ClientQuotas:
         self._limits: dict[Quota, dict[Entity, float]] = {each: {} for each in Quota}
         self._rates: dict[tuple[Quota, Entity], Rate] = {}
         self._buckets: dict[Entity, TokenBucket] = {}
-        #: What was found for (quota, user, client id): whose rate it is, and the limit; None for no limit.
+        #: Cache: (quota, user, client id) -> the entity that owns the rate, and its limit; None for no limit.
         self._found: dict[tuple[Quota, str, str], tuple[Entity, float] | None] = {}
         #: Whether any request quota is set; checked before every request.
         self.limits_requests = False
 
     def entity_changed(self, entity: Entity, settings: Mapping[str, str]) -> None:
-        """All settings of a user, a client id or both, as they are now. A value that is not a number is ignored."""
+        """Replace all settings of a user, a client id or both. A value that is not a number is ignored."""
         for quota in Quota:
             limits = self._limits[quota]
             limits.pop(entity, None)
@@ -85,14 +85,14 @@ class ClientQuotas:
         return found[1] if found is not None else None
 
     def bytes_max(self, quota: Quota, user: str, client_id: str) -> float | None:
-        """More than this at once would be throttled even after a silence; None for no limit."""
+        """Return the amount above which a single request would be throttled even after a silence; None for no limit."""
         limit = self.limit(quota, user, client_id)
         return None if limit is None else limit * (self._windows - 1) * self._window_ms / 1000
 
     # -- rates --------------------------------------------------------------------------------------------------------
 
     def record(self, quota: Quota, user: str, client_id: str, amount: float, *, now_ms: int) -> int:
-        """Counts bytes, or percent-seconds of the loop; answers how many milliseconds the client must wait now."""
+        """Count bytes, or percent-seconds of the loop; return how many milliseconds the client must wait now."""
         if not self._limits[quota]:
             return 0
         found = self._find(quota, user, client_id)
@@ -103,14 +103,14 @@ class ClientQuotas:
         rate.record(amount, now_ms)
         throttle_ms = rate.throttle_ms(limit, now_ms)
         if throttle_ms and quota is Quota.REQUEST:
-            # Kafka's bound: the time of requests is known only when it is over, and one slow request must not lock out.
+            # Kafka's bound: the time of a request is known only after it, and one slow request must not lock the client out.
             throttle_ms = min(throttle_ms, self._window_ms)
         if throttle_ms:
             self._on_throttled(quota, entity, throttle_ms)
         return throttle_ms
 
     def add(self, quota: Quota, user: str, client_id: str, amount: float, *, now_ms: int) -> None:
-        """Counts without a throttle. A negative amount undoes a count for bytes that were not sent."""
+        """Count without throttling. A negative amount takes back bytes that were not sent."""
         if not self._limits[quota]:
             return
         found = self._find(quota, user, client_id)
@@ -121,9 +121,9 @@ class ClientQuotas:
         rate = self._rates.get((quota, entity))
         if rate is None:
             if len(self._rates) >= METERS_MAX:
-                heard = [key for key, held in self._rates.items() if not held.is_silent(now_ms)]
-                # The oldest entries are dropped: a search through all entries for each new one would cost too much.
-                self._rates = {key: self._rates[key] for key in heard[-METERS_KEPT:]}
+                active = [key for key, held in self._rates.items() if not held.is_silent(now_ms)]
+                # Drop many of the oldest entries: a search through all entries for each new one would cost too much.
+                self._rates = {key: self._rates[key] for key in active[-METERS_KEPT:]}
                 self._found.clear()
             rate = self._rates[quota, entity] = Rate(windows=self._windows, window_ms=self._window_ms)
         return rate
@@ -131,7 +131,7 @@ class ClientQuotas:
     # -- changes of topics --------------------------------------------------------------------------------------------
 
     def mutations(self, user: str, client_id: str, *, strict: bool, now_ms: Callable[[], int]) -> "MutationQuota":
-        """What one request may change. Not to be kept longer than that."""
+        """Return the quota of one request's changes. Use it for that request only."""
         limits = self._limits[Quota.CONTROLLER_MUTATION]
         found = self._find(Quota.CONTROLLER_MUTATION, user, client_id) if limits else None
         if found is None:
@@ -158,7 +158,7 @@ class ClientQuotas:
 
     def _find(self, quota: Quota, user: str, client_id: str) -> tuple[Entity, float] | None:
         if len(client_id) > CLIENT_ID_MAX:
-            # A long name without a limit of its own is not kept: clients choose their names.
+            # A long name without its own limit is not stored: clients choose their names.
             client_id = f"long-{hashlib.sha256(client_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
         key = (quota, user, client_id)
         if key not in self._found:
@@ -168,9 +168,10 @@ class ClientQuotas:
         return self._found[key]
 
     def _look_up(self, quota: Quota, user: str, client_id: str) -> tuple[Entity, float] | None:
-        """Kafka's order: the most specific limit applies. Under a default, each user and client has its own rate."""
+        """Look up the limit in Kafka's order: the most specific applies. Under a default, each user and client has its own
+        rate."""
         limits = self._limits[quota]
-        for entity, whose in (
+        for entity, owner in (
             ((user, client_id), (user, client_id)),
             ((user, DEFAULT), (user, client_id)),
             ((user, ABSENT), (user, ABSENT)),
@@ -182,15 +183,15 @@ class ClientQuotas:
         ):
             limit = limits.get(entity)
             if limit is not None:
-                return whose, limit
+                return owner, limit
         return None
 
 
 class MutationQuota:
     """Permits for one request that creates or deletes partitions.
 
-    Strict: a change that comes while the bucket is below zero is refused, and the client is told so. Not strict, for clients
-    that do not know the error: every change is carried out, and the answer says how long to wait.
+    Strict: a change that comes while the bucket is below zero is refused with an error. Not strict, for clients that do not
+    know the error: every change is carried out, and the response says how long to wait.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class MutationQuota:
         self._known_ms = 0
 
     def take(self, partitions: int) -> bool:
-        """Whether so many partitions may be created or deleted now."""
+        """Whether this number of partitions may be created or deleted now."""
         if self._bucket is None:
             return True
         now_ms = self._now_ms()
@@ -230,12 +231,12 @@ class MutationQuota:
 
     @property
     def throttle_ms(self) -> int:
-        """How long the client must wait, from now: some of it may have passed while the request was carried out."""
+        """How long the client must wait from now: part of the wait may have passed during the request."""
         return max(0, self._throttle_ms - (self._now_ms() - self._known_ms)) if self._throttle_ms else 0
 
 
 def entity_of(entity_type: str, name: str) -> Entity | None:
-    """The entity behind a path below /config; None for one that has no client quotas."""
+    """Return the entity of a path below /config; None if it has no client quotas."""
     if entity_type == paths.CLIENTS:
         return ABSENT, name
     if entity_type == paths.USERS:

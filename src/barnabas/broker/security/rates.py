@@ -1,4 +1,4 @@
-"""Measures a rate, and how long to wait above a limit: Kafka's sampled rate and its token bucket.
+"""Measures a rate, and the wait above a limit: Kafka's sampled rate and its token bucket.
 
 Owner: the event loop. Pure: time is given, in milliseconds of any clock that does not go back.
 """
@@ -10,9 +10,9 @@ THROTTLE_MS_MAX: Final = 2**31 - 1
 
 
 class Rate:
-    """Amounts a second over the last windows.
+    """Amounts per second over the last windows.
 
-    A sample that overlaps what is looked at counts whole, and so does the time since it began, as in Kafka 3.9: there may be
+    A sample that partly overlaps the windows counts whole, and so does the time since it began, as in Kafka 3.9: there may be
     one sample more than windows.
     """
 
@@ -21,7 +21,7 @@ class Rate:
     def __init__(self, *, windows: int, window_ms: int) -> None:
         self._windows = windows
         self._window_ms = window_ms
-        #: [when it began, how much, when the last of it came], the oldest first.
+        #: [start time, amount, time of the last amount], oldest first.
         self._samples: deque[list[float]] = deque()
 
     def record(self, amount: float, now_ms: int) -> None:
@@ -43,8 +43,8 @@ class Rate:
         return not self._samples
 
     def measured_ms(self, now_ms: int) -> float:
-        """The time that the rate is taken over: all windows but the current one count whole even before they have passed,
-        so that a first burst is not taken for a rate."""
+        """Return the time over which the rate is taken: all windows except the current one count whole even before they have
+        passed, so that a first burst does not count as a rate."""
         elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
         full = int(elapsed_ms // self._window_ms)
         return elapsed_ms + max(0, self._windows - 1 - full) * self._window_ms
@@ -55,7 +55,7 @@ class Rate:
         return sum(amount for _, amount, _ in self._samples) / measured_ms * 1000
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long nothing may be added until the rate is back at its limit; 0 within it."""
+        """Return how long nothing may be added until the rate is back at its limit; 0 within the limit."""
         excess = self.per_second(now_ms) - limit
         if excess <= 0:
             return 0
@@ -65,7 +65,7 @@ class Rate:
 
 
 class SimpleRate(Rate):
-    """Amounts a second since the oldest sample, but over one window at least: what replication throttles are held to."""
+    """Amounts per second since the oldest sample, but over at least one window: for replication throttles."""
 
     __slots__ = ()
 
@@ -75,12 +75,12 @@ class SimpleRate(Rate):
 
 
 class TokenBucket:
-    """KIP-599: permits come in at a rate, up to what all windows together would bring; taking them may go below zero once."""
+    """KIP-599: tokens come at a rate, up to the amount of all windows together; taking them may make it negative once."""
 
     __slots__ = ("_seconds", "_tokens", "_updated_ms")
 
     def __init__(self, *, windows: int, window_ms: int) -> None:
-        #: A full bucket holds what so many seconds bring.
+        #: A full bucket holds the tokens of this many seconds.
         self._seconds = windows * window_ms / 1000
         self._tokens: float | None = None  #: None while it is full
         self._updated_ms = 0
@@ -96,11 +96,11 @@ class TokenBucket:
         return min(burst, self._tokens + limit * (now_ms - self._updated_ms) / 1000)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Full again under any limit that it may have had."""
+        """Whether the bucket is full again under any limit that it may have had."""
         return self._tokens is None or now_ms - self._updated_ms >= 2_000 * self._seconds
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long until the bucket is back at zero; 0 if it is not below."""
+        """Return the time until the bucket is back at zero; 0 if it is not below."""
         tokens = self.tokens(limit, now_ms)
         if tokens >= 0:
             return 0

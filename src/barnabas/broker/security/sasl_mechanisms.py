@@ -19,7 +19,7 @@ from barnabas.wire.auth.registry import KeySetSettings, server_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslParts:
-    """What mechanisms check against."""
+    """The credentials against which mechanisms check."""
 
     scram: ScramCredentials
     tokens: DelegationTokens
@@ -29,12 +29,12 @@ class SaslParts:
 
 
 def mechanisms_of(config: BrokerConfig, listener: Listener, parts: SaslParts) -> dict[str, Mechanism]:
-    """What a listener offers. :raises ConfigError: for a mechanism that is not served, or lacks its settings."""
+    """Return a listener's mechanisms. :raises ConfigError: for one that is not supported, or lacks its settings."""
     names = config.for_listener(listener.name, "sasl.enabled.mechanisms")
     assert isinstance(names, tuple)
     offered = {name: _mechanism(_Sasl(config, listener, name, parts)) for name in names}
     if not offered:
-        raise ConfigError(f"listener {listener.name} asks for SASL, but sasl.enabled.mechanisms is empty")
+        raise ConfigError(f"listener {listener.name} uses SASL, but sasl.enabled.mechanisms is empty: name a mechanism")
     return offered
 
 

@@ -1,4 +1,4 @@
-"""Makes the authorizer and the delegation tokens from a broker's settings."""
+"""Creates the authorizer and the delegation tokens from a broker's settings."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ def make_authorizer(config: BrokerConfig) -> Authorizer:
 
 
 def make_tokens(config: BrokerConfig) -> DelegationTokens:
-    """Off without `delegation.token.secret.key`."""
+    """Return the tokens; disabled without `delegation.token.secret.key`."""
     secret = config.delegation_token_secret_key
     return DelegationTokens(
         secret.value if secret is not None else None,

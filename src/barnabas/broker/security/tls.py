@@ -1,4 +1,4 @@
-"""A broker's TLS: contexts of its listeners from its settings, and their replacement while it serves."""
+"""A broker's TLS: contexts of its listeners from its settings, and their replacement at run time."""
 
 import logging
 import ssl
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def setting_text(config: BrokerConfig, listener: str, name: str, mechanism: str | None = None) -> str | None:
-    """A setting of a listener as a user would write it, secrets included."""
+    """Return a setting of a listener as a user would write it, including secrets."""
     value = config.for_listener(listener, name, mechanism)
     if value is None:
         return None
@@ -39,7 +39,7 @@ def tls_settings(config: BrokerConfig, listener: Listener) -> TlsSettings:
     settings = TlsSettings.read(lambda name: setting_text(config, listener.name, name))
     own = f"{listener.config_prefix}ssl.client.auth"
     if listener.security_protocol.uses_sasl and own not in config.originals:
-        # KIP-684: where SASL says who it is, a certificate is asked for only by the listener's own setting.
+        # KIP-684: if SASL identifies the client, only the listener's own setting demands a certificate.
         return replace(settings, client_auth="none")
     return settings
 
@@ -52,14 +52,15 @@ def listener_context(config: BrokerConfig, listener: Listener) -> ssl.SSLContext
 
 
 def certificate_principals(config: BrokerConfig, listener: Listener) -> Callable[[Subject], Principal]:
-    """Makes principals by `ssl.principal.mapping.rules`; raises `ValueError` where no rule applies."""
+    """Return a function from subject to principal by `ssl.principal.mapping.rules`; it raises `ValueError` if no rule
+    matches."""
     map_name = principal_mapper(setting_text(config, listener.name, "ssl.principal.mapping.rules") or "DEFAULT")
     return lambda subject: Principal("User", map_name(format_subject(subject)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Material:
-    """What the stores held when they were read: a file may change while its name stays."""
+    """The content of the stores when they were read: a file may change while its name stays."""
 
     settings: TlsSettings
     pair: KeyPair | None
@@ -67,19 +68,19 @@ class _Material:
 
 
 class Certificates:
-    """What each listener with TLS shows and trusts now. Owner: the event loop.
+    """The present certificate and trust store of each TLS listener. Owner: the event loop.
 
-    Files are read again whenever this broker's dynamic settings are written, changed or not, as Kafka does: that is how a
-    renewed certificate under the same name comes into use. New connections get it; those that are open stay as they are.
+    Files are read again whenever this broker's dynamic settings are written, changed or not, as in Kafka: so a renewed
+    certificate with the same name takes effect. New connections use it; open ones stay as they are.
     """
 
     def __init__(self, config: BrokerConfig, *, on_change: Callable[[str, ssl.SSLContext], None]) -> None:
         self._on_change = on_change
         self._inter_broker = config.inter_broker_listener_name
-        self._held = {each.name: _material(config, each) for each in _tls_listeners(config)}
+        self._held = {listener.name: _material(config, listener) for listener in _tls_listeners(config)}
 
     def check(self, config: BrokerConfig) -> None:
-        """Whether `config` may follow. :raises ConfigError: in Kafka's words."""
+        """Check that `config` may replace the present settings. :raises ConfigError: with Kafka's message."""
         for listener in _tls_listeners(config):
             try:
                 self._check_listener(config, listener)
@@ -91,7 +92,7 @@ class Certificates:
         if held is None or new == held:
             return
         server_context(new.settings)
-        assert held.pair is not None and new.pair is not None  # a listener with TLS has a key, or there is no context
+        assert held.pair is not None and new.pair is not None  # a TLS listener without a key would have no context
         before, after = certificate_names(held.pair), certificate_names(new.pair)
         if not config.ssl_allow_dn_changes and before.subject != after.subject:
             raise ConfigError(
@@ -107,9 +108,9 @@ class Certificates:
             _check_agreement(held, new)
 
     def reload(self, config: BrokerConfig) -> None:
-        """Reads the settings and files again. If they cannot be used, it logs that and keeps the old certificate."""
+        """Read the settings and files again. If they cannot be used, log that and keep the old certificate."""
         listeners = _tls_listeners(config)
-        for gone in self._held.keys() - {each.name for each in listeners}:
+        for gone in self._held.keys() - {listener.name for listener in listeners}:
             del self._held[gone]
         for listener in listeners:
             try:
@@ -118,15 +119,15 @@ class Certificates:
                     continue
                 context = server_context(new.settings)
             except ConfigError as error:
-                log.error("listener %s keeps its certificate: %s", listener.name, error)
+                log.error("[listener %s] keeps its certificate, correct the ssl settings: %s", listener.name, error)
                 continue
             self._held[listener.name] = new
             self._on_change(listener.name, context)
-            log.info("listener %s has a new certificate or trust store", listener.name)
+            log.info("[listener %s] has a new certificate or trust store", listener.name)
 
 
 def _tls_listeners(config: BrokerConfig) -> list[Listener]:
-    return [each for each in config.listeners if each.security_protocol.uses_tls]
+    return [listener for listener in config.listeners if listener.security_protocol.uses_tls]
 
 
 def _material(config: BrokerConfig, listener: Listener) -> _Material:
@@ -135,13 +136,13 @@ def _material(config: BrokerConfig, listener: Listener) -> _Material:
 
 
 def _check_agreement(held: _Material, new: _Material) -> None:
-    """Brokers take the change one after the other: old and new must agree in both directions."""
+    """Shake hands between old and new in both directions: brokers apply the change one after the other."""
     for server, client in ((held, new), (new, held)):
         shake_hands(server_context(_in_memory(server)), client_context(_in_memory(client)))
 
 
 def _in_memory(material: _Material) -> TlsSettings:
-    """The material in place of the stores' names: the files may have changed already."""
+    """Return the material in place of the stores' names: the files may have changed already."""
     pair = material.pair
     assert pair is not None
     return replace(

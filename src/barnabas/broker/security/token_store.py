@@ -1,7 +1,7 @@
-"""Delegation tokens in ZooKeeper, where Kafka keeps them, and the notifications of changes.
+"""Delegation tokens in ZooKeeper, as Kafka stores them, and the notifications of changes.
 
-Owner: the event loop. The store feeds one `DelegationTokens`. A change holds here at once, on other brokers when they have read
-the notification.
+Owner: the event loop. The store feeds one `DelegationTokens`. A change applies here at once, on other brokers after they have
+read the notification.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class TokenStore:
         self._session = session
         self._tokens = tokens
         self._clock = clock
-        #: Reads and writes must not overtake each other, or an old answer would win.
+        #: Reads and writes must not overtake each other, or an outdated answer would win.
         self._lock = asyncio.Lock()
         self._reload = ReloadOnReturn(session, self._load, "delegation tokens")
         self._notifications = ChangeNotifications(
@@ -34,38 +34,42 @@ class TokenStore:
         )
 
     async def start(self) -> None:
-        """Everything that is stored; `run` follows what changes after it."""
+        """Read everything that is stored; `run` then follows changes."""
         await self._session.ensure_paths((paths.DELEGATION_TOKENS, paths.DELEGATION_TOKEN_CHANGES))
         await self._notifications.start()
         await self._load()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow changes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._notifications.run(), name="token changes")
             tasks.create_task(self._reload.run(), name="token reload")
 
     async def remove_expired(self, interval_ms: int, is_controller: Callable[[], bool]) -> None:
-        """One broker's task is enough: the controller's. Until cancelled."""
+        """Remove expired tokens until cancelled, on the controller only: one broker's task is enough."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             if not is_controller():
                 continue
             for info in self._tokens.expired(now_ms=self._clock.now_ms()):
-                log.info("delegation token %s of %s has expired", info.token_id, info.owner)
+                log.info("[delegation token %s] of %s has expired", info.token_id, info.owner)
                 try:
                     await self.remove(info.token_id)
                 except (ConnectionLost, SessionExpired) as error:
-                    log.info("cannot remove expired delegation tokens, trying again: %s", error)
+                    log.info("[delegation tokens] cannot remove expired ones, trying again: %s", error)
                     break
                 except ZkError as error:
-                    # Somebody has locked it, or put something below it: no reason for one broker after the other to end.
-                    log.error("the expired delegation token %s stays in ZooKeeper: %s", info.token_id, error)
+                    # A client has locked the znode, or put a child below it: that must not end one broker after the other.
+                    log.error(
+                        "[delegation token %s] has expired and stays in ZooKeeper, delete its znode: %s",
+                        info.token_id,
+                        error,
+                    )
 
     async def _load(self) -> None:
         async with self._lock:
             ids = await self._session.children(paths.DELEGATION_TOKENS)
-            reads: list[Operation] = [Get(paths.delegation_token(each)) for each in ids]
+            reads: list[Operation] = [Get(paths.delegation_token(token_id)) for token_id in ids]
             results = (await self._session.batch(reads)).results if reads else ()
             for info in [each for each in self._tokens if each.token_id not in ids]:
                 self._tokens.removed(info.token_id)
@@ -88,8 +92,8 @@ class TokenStore:
         try:
             self._tokens.changed(DelegationTokenInfo.decode(data))
         except Malformed as error:
-            # It cannot be read, so it does not count as a token.
-            log.error("the delegation token %s cannot be read: %s", token_id, error)
+            # A token that cannot be read does not count.
+            log.error("[delegation token %s] cannot be read, delete its znode: %s", token_id, error)
             self._tokens.removed(token_id)
 
     async def write(self, info: DelegationTokenInfo) -> None:
@@ -103,16 +107,16 @@ class TokenStore:
                 except NodeExists:
                     await self._session.set(path, data)
             self._tokens.changed(info)
-        await self._tell(info.token_id)
+        await self._notify(info.token_id)
 
     async def remove(self, token_id: str) -> None:
         async with self._lock:
             try:
                 await self._session.delete(paths.delegation_token(token_id))
             except NoNode:
-                log.info("delegation token %s was removed by another broker", token_id)
+                log.info("[delegation token %s] was removed by another broker", token_id)
             self._tokens.removed(token_id)
-        await self._tell(token_id)
+        await self._notify(token_id)
 
-    async def _tell(self, token_id: str) -> None:
+    async def _notify(self, token_id: str) -> None:
         await self._session.create(paths.delegation_token_change(), token_id.encode(), sequence=True)

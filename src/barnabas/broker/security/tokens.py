@@ -1,7 +1,7 @@
-"""Delegation tokens (KIP-48): who may have, renew and end one, and until when. Pure but for chance.
+"""Delegation tokens (KIP-48): which principals may create, renew and expire one, and until when. Pure but for randomness.
 
 A token's HMAC is its password. It is derived from its id and `delegation.token.secret.key`, so ZooKeeper holds no secret, and
-every broker that has the key knows every token's. Owner: the event loop.
+every broker with the key knows every token's HMAC. Owner: the event loop.
 """
 
 import base64
@@ -35,7 +35,7 @@ class DelegationTokens:
         self._limits = limits
         self._tokens: dict[str, DelegationTokenInfo] = {}
         self._ids_by_hmac: dict[bytes, str] = {}
-        #: Made when first used: it costs milliseconds, and most tokens are used at one broker or none.
+        #: Created at first use: it costs milliseconds, and most tokens are used at one broker or none.
         self._credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
 
     @property
@@ -52,7 +52,7 @@ class DelegationTokens:
         assert self._secret is not None
         return hmac.digest(self._secret, token_id.encode(), "sha512")
 
-    # -- what ZooKeeper says ------------------------------------------------------------------------------------------
+    # -- changes in ZooKeeper -----------------------------------------------------------------------------------------
 
     def changed(self, info: DelegationTokenInfo) -> None:
         self._tokens[info.token_id] = info
@@ -67,7 +67,7 @@ class DelegationTokens:
     # -- authentication -----------------------------------------------------------------------------------------------
 
     def credential(self, mechanism: ScramMechanism, token_id: str, *, now_ms: int) -> TokenCredential | None:
-        """None for a token that is not known, or has expired."""
+        """Return a token's credential; None for an unknown or expired token."""
         info = self._tokens.get(token_id)
         if info is None or self._secret is None or _has_expired(info, now_ms):
             return None
@@ -92,7 +92,7 @@ class DelegationTokens:
         lifetime_ms: int,
         now_ms: int,
     ) -> DelegationTokenInfo:
-        """The token to store. A `lifetime_ms` of 0 or less asks for the longest."""
+        """Return the token to store. A `lifetime_ms` of 0 or less requests the longest lifetime."""
         self._require_enabled()
         limit_ms = self._limits.lifetime_ms_max
         max_ms = now_ms + (limit_ms if lifetime_ms <= 0 else min(lifetime_ms, limit_ms))
@@ -107,7 +107,7 @@ class DelegationTokens:
         )
 
     def renew(self, presented: bytes, principal: Principal, *, period_ms: int, now_ms: int) -> DelegationTokenInfo:
-        """The token with its new end. A negative period asks for the usual one."""
+        """Return the token with its new end. A negative period requests the default one."""
         info = self._usable(presented, principal)
         if _has_expired(info, now_ms):
             raise Refused(ErrorCode.DELEGATION_TOKEN_EXPIRED, "Delegation Token is expired.")
@@ -117,7 +117,7 @@ class DelegationTokens:
     def expire(
         self, presented: bytes, principal: Principal, *, period_ms: int, now_ms: int
     ) -> tuple[DelegationTokenInfo, bool]:
-        """(the token with its new end, whether it ends at once). A negative period ends it at once."""
+        """Return (the token with its new end, whether it ends at once). A negative period ends it at once."""
         info = self._usable(presented, principal)
         if period_ms < 0:
             return replace(info, expiry_timestamp_ms=now_ms), True
@@ -144,7 +144,7 @@ class DelegationTokens:
 
 
 def concerns(info: DelegationTokenInfo, principal: Principal) -> bool:
-    """Whether the token is the principal's own: owned, requested or renewable by it. Its owner may always see it."""
+    """Whether the principal owns, requested or may renew the token. It may then describe the token."""
     return str(principal) in (info.owner, info.requester, *info.renewers)
 
 

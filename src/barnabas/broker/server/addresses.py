@@ -1,4 +1,4 @@
-"""Names of hosts where an address is meant: quotas of addresses may be set by either."""
+"""Resolves host names where an address is expected: quotas of addresses accept both."""
 
 import asyncio
 import ipaddress
@@ -6,7 +6,7 @@ import socket
 
 
 async def address_of(host: str) -> str | None:
-    """The address, spelled as sockets spell their peers; None where there is no such host."""
+    """Return the address in the form in which sockets name their peers; None if there is no such host."""
     try:
         return ipaddress.ip_address(host).compressed
     except ValueError:
@@ -15,6 +15,6 @@ async def address_of(host: str) -> str | None:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return None
-    # As Java chooses: IPv4 first.
-    addresses = sorted(found, key=lambda each: each[0] != socket.AF_INET)
+    # As Java does: IPv4 first.
+    addresses = sorted(found, key=lambda info: info[0] != socket.AF_INET)
     return str(addresses[0][4][0]) if addresses else None

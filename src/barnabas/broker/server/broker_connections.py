@@ -1,7 +1,7 @@
 """Connections from this broker to the others, on the inter-broker listener.
 
-Owner: the event loop. Short requests to a broker share one connection for each purpose. Requests on one connection are answered
-in order, so what may take long (a marker that waits for replicas) must not hold back the others. Those who keep a connection
+Owner: the event loop. Short requests to a broker share one connection for each purpose. A broker answers the requests on one
+connection in order, so slow ones (a marker that waits for replicas) must not hold back the others. Parts that keep a connection
 busy (replica fetchers, the controller's channels) open their own.
 """
 
@@ -16,7 +16,7 @@ from barnabas.client.errors import ConnectionLost
 from barnabas.wire.messages.base import ApiMessage
 
 R = TypeVar("R", bound=ApiMessage)
-#: Opens a connection to an endpoint, with the security that the inter-broker listener asks for.
+#: Opens a connection to an endpoint, with the security of the inter-broker listener.
 Opener = Callable[[Endpoint, str], Awaitable[Connection]]
 
 
@@ -35,13 +35,13 @@ class BrokerConnections:
         self._shared = self.lane("link")
 
     def lane(self, purpose: str) -> "Lane":
-        """Closed with all the others."""
+        """Return a new lane. It is closed together with all the others."""
         lane = Lane(self, purpose)
         self._lanes.append(lane)
         return lane
 
     async def open(self, broker_id: BrokerId, *, purpose: str) -> Connection:
-        """A connection of the caller's own."""
+        """Open a connection for the caller alone."""
         return await self.open_to(self.require(broker_id), purpose=purpose)
 
     async def open_to(self, endpoint: Endpoint, *, purpose: str) -> Connection:
@@ -50,7 +50,7 @@ class BrokerConnections:
     async def request(
         self, broker_id: BrokerId, message: ApiMessage, response_type: type[R], *, timeout_ms: int = 30_000
     ) -> R:
-        """On the shared connection. Raises `ClientError` where the broker cannot be reached or does not answer."""
+        """Send a request on the shared connection. Raises `ClientError` if the broker cannot be reached or does not answer."""
         connection = await self._shared.to(broker_id)
         return await connection.request(message, response_type, timeout_ms=timeout_ms)
 
@@ -61,13 +61,13 @@ class BrokerConnections:
         return endpoint
 
     def brokers_changed(self) -> None:
-        """What waits for a broker that is gone ends: a host without power answers nothing, and says so to nobody."""
+        """End requests to brokers that are gone: a host without power sends neither an answer nor a reset."""
         for lane in self._lanes:
             lane.leave(lambda broker: self._endpoint_of(broker) is None)
 
     def brokers_returned(self, brokers: Collection[int]) -> None:
-        """What waits for the former life of a broker ends. If its host lost its power, nobody has told. If it was away for a
-        moment only, the controller never said that it was gone."""
+        """End requests to the former process of a broker. If its host lost power, no reset was sent; and if the broker was away
+        only for a moment, the controller never reported it as gone."""
         for lane in self._lanes:
             lane.leave(lambda broker: broker in brokers)
 
@@ -87,7 +87,7 @@ class Lane:
         self._opening: dict[BrokerId, asyncio.Timeout] = {}
 
     async def to(self, broker_id: BrokerId) -> Connection:
-        """To where the broker is now. Raises `ClientError` where it cannot be reached."""
+        """Return a connection to the broker's present address. Raises `ClientError` if it cannot be reached."""
         async with self._locks.setdefault(broker_id, asyncio.Lock()):
             endpoint = self._owner.require(broker_id)
             known = self._connections.get(broker_id)
@@ -108,11 +108,11 @@ class Lane:
                 finally:
                     del self._opening[broker_id]
         except TimeoutError:
-            raise ConnectionLost(f"broker {broker_id} is not known to be alive any more") from None
+            raise ConnectionLost(f"broker {broker_id} is no longer known to be alive") from None
 
     def leave(self, is_gone: Callable[[BrokerId], bool]) -> None:
-        """End the connections to brokers that are gone, those that are being opened too."""
-        for broker_id in [each for each in self._connections if is_gone(each)]:
+        """End the connections to brokers that are gone, and those that are being opened."""
+        for broker_id in [broker_id for broker_id in self._connections if is_gone(broker_id)]:
             self._connections.pop(broker_id)[1].close()
         for broker_id, opening in self._opening.items():
             if is_gone(broker_id) and not opening.expired():

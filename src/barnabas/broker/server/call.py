@@ -1,4 +1,4 @@
-"""One request on its way through the broker: who sent it, when it went where, and how it is answered."""
+"""One request in the broker: its sender, the times of its stages, and its answer."""
 
 import logging
 from collections.abc import Callable, Container, Sequence
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class Gate(Protocol):
-    """Stands before the handlers of a connection that must say who it is."""
+    """Stands before the handlers of a connection that must authenticate."""
 
-    #: The largest frame while it is closed.
+    #: The largest frame while the gate is closed.
     frame_bytes_max: int
 
     @property
@@ -29,42 +29,42 @@ class Gate(Protocol):
 
     @property
     def raw(self) -> "ApiHandler | None":
-        """Takes the next frame whole, as a SASL token, where that is due."""
+        """The handler of the next frame if that is a bare SASL token, else None."""
         ...
 
     def admit(self, api_key: int) -> None:
-        """Raises `Malformed` for a request that may not come now."""
+        """Raise `Malformed` for a request that is not allowed now."""
         ...
 
 
 class Channel(Protocol):
-    """What a call knows of the connection that it came on."""
+    """The part of a connection that its calls use."""
 
     principal: Principal
     gate: Gate | None
     listener_name: str
     peer_host: str
-    #: The client id of the last request; kept only where faults are injected.
+    #: The client id of the last request; set only if faults are injected.
     client_id: str
 
     def answered(self, call: "Call") -> None:
-        """The call has its answer; send what is ready, in order."""
+        """Send the answers that are ready, in order: the call has its answer."""
         ...
 
     def resume(self) -> None:
-        """The connection may be able to start its next request."""
+        """Start the next request, if the connection may."""
         ...
 
     def fail(self, why: str) -> None:
-        """Close the connection: the peer broke the protocol."""
+        """Close the connection, because the peer broke the protocol."""
         ...
 
     def authenticated(self, principal: Principal) -> None:
-        """The peer has proved who it is."""
+        """Set the principal: the peer has authenticated."""
         ...
 
     def finish(self) -> None:
-        """Close the connection when what is being answered has gone out; start nothing more."""
+        """Close the connection after the pending answers; start no further request."""
         ...
 
 
@@ -115,33 +115,33 @@ class Call:
         self.started_s = received_s
         self.local_done_s = 0.0
         self.answered_s = 0.0
-        #: The size of the request's frame: what a produce quota counts.
+        #: The size of the request's frame, which counts for a produce quota.
         self.request_bytes = 0
-        #: Set before the answer: the connection is not read from for so long after it.
+        #: Set before the answer: for so long after the answer the connection is not read.
         self.throttle_ms = 0
         #: Charges the loop's time to the client that sent this; None without a request quota.
         self.meter: RequestQuota | None = None
         self.is_charged = False
-        #: Its handler goes on after its first turn, with the request in its hands. False for one that merely waits.
+        #: Whether its handler goes on after its first turn, and still uses the request. False while it merely waits.
         self.is_running = False
-        #: Its answer went out while its handler still ran.
+        #: Whether its answer was sent while its handler was still running.
         self.is_sent = False
-        #: Time on the loop that has not been charged; the step that is under way began at `busy_since_s`, 0 for none.
+        #: Time on the loop that is not charged yet; the current step began at `busy_since_s`, 0 if there is none.
         self.busy_s = 0.0
         self.busy_since_s = 0.0
-        #: APIs whose requests may start behind this one while it merely waits, by key. Answers keep their order (ADR 3).
+        #: Keys of APIs whose requests may start after this one while it merely waits. Answers keep their order (ADR 3).
         self.overlaps: frozenset[int] = frozenset()
-        #: Set by a handler that waits: called when the client goes away before the answer.
+        #: Set by a handler that waits: called if the client disconnects before the answer.
         self.on_abandoned: Callable[[], None] | None = None
-        #: Told of the response, whoever gives it and when: for the audit log.
+        #: Called with the response, whenever it comes: for the audit log.
         self.on_answer: Callable[[ApiMessage], None] | None = None
-        #: Where it waits in purgatory: for who looks inside.
+        #: Where it waits in purgatory, for `features.inside`.
         self.waits_in: DelayedOperation | None = None
-        #: What goes to the peer; None until answered; empty for acks=0.
+        #: The bytes for the peer; None until answered; empty for acks=0.
         self.parts: Sequence[Part] | None = None
 
     def charge(self) -> int:
-        """Time used so far, if it is limited, is charged once; how long the client must wait, for this and all else."""
+        """Charge the time used so far once, if it is limited; return how long the client must wait for all its quotas."""
         if self.meter is not None and not self.is_charged:
             self.is_charged = True
             self.meter.charge(self)
@@ -151,7 +151,7 @@ class Call:
         self._reply(response, self.api.encode)
 
     async def reply_by_thread(self, response: ApiMessage, on_thread: OnThread) -> None:
-        """The same for an answer that takes long to encode. It must not change any more."""
+        """Reply, with the encoding on a thread, for a large response. The response must not change any more."""
         parts: list[Sequence[Part] | Exception] = []
 
         def encode() -> None:
@@ -183,9 +183,14 @@ class Call:
         try:
             parts = encode(self, response)
         except Exception as error:
-            # A field that this version cannot carry. The peer may have provoked it: only its connection fails.
-            log.exception("cannot encode %s v%s for %s", self.api.name, self.api_version, self.client_id)
-            self.channel.fail(f"{self.api.name} v{self.api_version} has no answer that can be encoded: {error}")
+            # The peer may have provoked a field that this version cannot carry: only its connection fails.
+            log.exception(
+                "[request %s] v%s of %s has a response that cannot be encoded",
+                self.api.name,
+                self.api_version,
+                self.client_id,
+            )
+            self.channel.fail(f"the response of {self.api.name} v{self.api_version} cannot be encoded: {error}")
             return
         self.reply_parts(parts)
 
@@ -193,7 +198,7 @@ class Call:
         """Answer with a whole frame, size and header included."""
         assert self.parts is None, f"{self.api.name} answered twice"
         self.parts = parts
-        # What waits for an answer holds its call, and would be garbage that only a search of the heap finds.
+        # Objects that wait hold their call: a cycle that only a garbage collection would find.
         self.on_abandoned = self.waits_in = None
         self.channel.answered(self)
 
@@ -202,13 +207,13 @@ class Call:
 
 
 class Audit(Protocol):
-    """Takes note of changes and of denied requests."""
+    """Records changes and denied requests."""
 
     @property
     def changes(self) -> Container[int]:
-        """Keys of the APIs that change something."""
+        """Keys of the APIs that change data."""
 
     def denied(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> None: ...
 
     def changed(self, call: Call, request: object, response: object) -> None:
-        """A request that was meant to change something has its response."""
+        """Record a request that was meant to change something, with its response."""

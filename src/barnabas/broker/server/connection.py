@@ -1,13 +1,13 @@
-"""One client connection: frames in, ordered responses out, and all the back-pressure there is.
+"""One client connection: receives frames, sends responses in order, and applies all back-pressure.
 
-Small frames are parsed where they were received, in a buffer that every connection of the loop shares; what is left of a
-frame that has not arrived whole is received into a buffer of its own. A frame's bytes are valid only while its handler runs.
+Small frames are parsed where they were received, in a buffer that all connections of the loop share. The remainder of a
+frame that has not fully arrived is received into a buffer of its own. A frame's bytes are valid only while its handler runs.
 
-A connection executes one request at a time, as Kafka does, with one exception: Produce requests that only wait for their
-replicas do not hold back the Produce behind them. While it may not start the next request, it does not read.
+A connection executes one request at a time, as Kafka does, with one exception: Produce requests that only wait for replicas
+do not hold back the next Produce. While a connection may not start the next request, it does not read.
 
-Connections take turns: one that has sent many requests ahead has them carried out for `TURN_S`, then everybody else's are. The
-more wait for their turn, the shorter each of them is.
+Connections take turns: a connection with many waiting requests executes them for `TURN_S`, then the others get their turn.
+The more connections wait, the shorter each turn is.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ from barnabas.broker.server.writer import SocketWriter, TransportWriter, Writer
 log = logging.getLogger(__name__)
 
 _SIZE = Struct(">i")
-#: Requests of one connection that may wait at the same time, where they may overlap at all.
+#: Requests of one connection that may wait at the same time, if they may overlap at all.
 PIPELINED_MAX = 64
-#: A frame's own buffer starts no larger than this, and than eight times what is there, and doubles as bytes really arrive: a
-#: lie about a length costs nothing.
+#: A frame's own buffer begins with at most this size, and at most eight times the bytes received; it doubles as bytes arrive.
+#: So a false length costs nothing.
 FRAME_BUFFER_START_BYTES = 1024 * 1024
 FRAME_BUFFER_LEAST_BYTES = 16 * 1024
-#: What all peers together that have not said who they are may have under way in frames of their own.
+#: Limit for the unfinished frames of all unauthenticated peers together.
 STRANGERS_BYTES_MAX = 64 * 1024 * 1024
 SHARED_BUFFER_BYTES = 256 * 1024
-#: A hundred requests are done in it. Requests that each roll a segment are not, and a client may have sent hundreds ahead.
+#: Enough for a hundred requests. But a client may have sent hundreds ahead that each roll a segment.
 TURN_S = 0.01
-#: What all of them together take before the loop looks around again: each gets its share of it, and one request at least.
+#: The time for all waiting connections before the loop runs other work: they share it, and each executes at least one request.
 ROUND_S = 0.02
 
 
@@ -51,11 +51,11 @@ class SharedBuffer:
 
     def __init__(self, memory: RequestMemory, size_bytes: int = SHARED_BUFFER_BYTES) -> None:
         self.view = memoryview(bytearray(size_bytes))
-        #: Of what does not fit in here, or has to wait.
+        #: The memory for requests that do not fit in here, or have to wait.
         self.memory = memory
         #: Connections that wait for their next turn.
         self.waiting = 0
-        #: Claimed by frames of peers that have not said who they are.
+        #: Bytes claimed by frames of unauthenticated peers.
         self.strangers_bytes = 0
 
     @property
@@ -64,17 +64,17 @@ class SharedBuffer:
 
 
 class Executes(Protocol):
-    """The pipeline, as a connection sees it."""
+    """The part of the pipeline that a connection uses."""
 
     request_bytes_max: int
     bugs: BugLog
 
     def has_room(self, connection: "Connection") -> bool:
-        """Whether one more request may run; if not, the connection's `resume` is called when one may."""
+        """Whether one more request may run; if not, the connection's `resume` is called later."""
         ...
 
     def start(self, connection: "Connection", frame: memoryview) -> Call:
-        """Run the request; raises `Malformed` for one that cannot be understood."""
+        """Run the request; raises `Malformed` if it cannot be understood."""
         ...
 
     def sent(self, call: Call) -> None: ...
@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         monotonic_s: Callable[[], float],
     ) -> None:
         self._loop = loop
-        #: The loop's own time stands still within a turn.
+        #: The loop's own clock does not advance within a turn.
         self._monotonic_s = monotonic_s
         self._pipeline = pipeline
         self._shared = shared
@@ -116,25 +116,25 @@ class Connection(asyncio.BufferedProtocol):
         self.active_s = loop.time()
         self._transport: asyncio.Transport | None = None
         self._writer: Writer | None = None
-        self._frame: bytearray | None = None  #: a frame that has not arrived whole
+        self._frame: bytearray | None = None  #: a frame that has not fully arrived
         self._frame_size = 0
         self._frame_got = 0
-        #: When the frame that has not arrived whole began.
+        #: When the first bytes of that frame came.
         self.frame_since_s: float | None = None
-        self._started_bytes = 0  #: of a frame of its own whose handler has not finished
-        self._strange_bytes = 0  #: of the frame under way, as the claim of a stranger
-        self._prefix = b""  #: the first bytes of a length that has not arrived whole
+        self._started_bytes = 0  #: size of a separately buffered frame whose handler has not finished
+        self._strange_bytes = 0  #: size of the unfinished frame, if the peer is unauthenticated
+        self._prefix = b""  #: the first bytes of a length that has not fully arrived
         self._backlog: bytearray | None = None  #: bytes that came while no request could start
         self._in_flight: deque[Call] = deque()
         self._turn_s = 0.0  #: the loop's time when this turn began
         self._turn_ends_s = 0.0
-        self._awaits_turn = False  #: the backlog goes on at the loop's next turn, whoever calls `resume` before
+        self._awaits_turn = False  #: the backlog continues at the loop's next turn, even if `resume` is called before
         self._starting = False
         self._muted_until_s = 0.0
         self._finishing = False
-        #: End with the connection.
+        #: Cancelled with the connection.
         self.timers: list[asyncio.TimerHandle] = []
-        #: What the peer had not read when it was last looked at.
+        #: Unread bytes of the peer at the last idle check.
         self.unread_bytes_seen = 0
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         sock: socket.socket = transport.get_extra_info("socket")
         refusal = self._on_open(self)
         if refusal is not None:
-            log.info("closing connection from %s: %s", self.peer_host, refusal)
+            log.info("[connection %s:%s] closing it: %s", self.peer_host, self.peer_port, refusal)
             transport.abort()  # type: ignore[attr-defined]
             return
         if transport.get_extra_info("ssl_object") is None:
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(frame)[self._frame_got :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        # libuv reads up to 32 times in a turn of its own: those are one turn here, too.
+        # libuv reads up to 32 times per turn of its loop: here these count as one turn, too.
         self.active_s = self._loop.time()
         if self._turn_s != self.active_s:
             self._turn_s = self.active_s
@@ -188,9 +188,9 @@ class Connection(asyncio.BufferedProtocol):
             self._count()
 
     def _consume(self, view: memoryview) -> None:
-        """Start the requests in `view` as far as they may start and the turn lasts; keep the rest."""
+        """Start the requests in `view` that may start within the turn; keep the rest."""
         if self._prefix:
-            # Writable, as the receive buffer is: a Produce has its offsets written into its frame.
+            # Writable, like the receive buffer: a Produce has its offsets written into its frame.
             view = memoryview(bytearray(self._prefix) + view)
             self._prefix = b""
         at, end = 0, len(view)
@@ -214,17 +214,17 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._start(view[at + 4 : at + 4 + size])
             if self._transport is None or self._transport.is_closing():
-                return  # nothing behind a request that ended the connection is carried out
+                return  # the request ended the connection: the frames after it are not executed
             at += 4 + size
             if self._monotonic_s() > self._turn_ends_s:
                 self._await_turn(view[at:])
                 return
 
     def _begin_frame(self, received: memoryview, size: int) -> None:
-        """A frame that has not arrived whole gets a buffer of its own."""
+        """Allocate a separate buffer for a frame that has not fully arrived."""
         if self.gate is not None and not self.gate.is_open:
             if self._shared.strangers_bytes + size > STRANGERS_BYTES_MAX:
-                self.fail("too much is under way from peers that have not authenticated")
+                self.fail("unauthenticated peers together send too much at once")
                 return
             self._strange_bytes = size
             self._shared.strangers_bytes += size
@@ -237,18 +237,18 @@ class Connection(asyncio.BufferedProtocol):
         self._count()
 
     def _count(self) -> None:
-        """Say what this connection holds in buffers of its own."""
+        """Report the bytes that this connection holds in buffers of its own."""
         memory = self._shared.memory
         arriving = 0 if self._frame is None else self._frame_size if memory.is_pool else len(self._frame)
         kept = 0 if self._backlog is None or memory.is_waiting(self) else len(self._backlog)
         memory.hold(self, arriving + kept + self._started_bytes)
 
     def _offer(self, frame: memoryview) -> None:
-        """A frame in a buffer of its own: start it, or keep it until it may start."""
+        """Start a separately buffered frame, or keep it until it may start."""
         if self._may_start(frame, 0):
             self._start(frame)
             if self._in_flight and self._in_flight[-1].is_running:
-                self._started_bytes = len(frame)  # its handler still has what was in it
+                self._started_bytes = len(frame)  # its handler still uses the frame
             if self._transport is None or self._transport.is_closing():
                 return
             if self._monotonic_s() > self._turn_ends_s:
@@ -263,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._pipeline.has_room(self)
         if len(view) < at + 2 or len(self._in_flight) >= PIPELINED_MAX:
             return False
-        # Whatever is in flight started under this rule, so the last one speaks for all.
+        # Every request in flight started under this rule, so checking the last one is enough.
         return (view[at] << 8 | view[at + 1]) in self._in_flight[-1].overlaps
 
     def _start(self, frame: memoryview) -> None:
@@ -274,9 +274,9 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(str(error))
             return
         except Exception as error:
-            # Before a handler had it, or nobody would know which request to answer. Only this peer is affected.
+            # The error came before the handler had the request, so there is nothing to answer. It affects only this peer.
             self._pipeline.bugs.note("a request", error)
-            self.fail("it met a bug, see above")
+            self.fail("the broker met a bug, see the message before this one")
             return
         finally:
             self._starting = False
@@ -311,7 +311,7 @@ class Connection(asyncio.BufferedProtocol):
         self.resume()
 
     def resume(self) -> None:
-        """Start what came meanwhile, then read on."""
+        """Start requests that came meanwhile, then continue to read."""
         if self._finishing:
             if not self.busy and self._transport is not None:
                 self._transport.close()
@@ -333,8 +333,8 @@ class Connection(asyncio.BufferedProtocol):
             release(call.parts or ())
             return
         if self._starting and call not in self._in_flight:
-            # By its handler, at once. It goes out before what the handler still does: whoever produces does not wait for the
-            # consumers that its record wakes. Behind others it has to wait, and `_start` sees to it.
+            # The handler answered at once. Send the answer before the handler's remaining work: a producer does not wait for
+            # the consumers that its record wakes. With other requests in flight, `_start` sends it in order.
             if not self._in_flight and call.meter is None:
                 call.is_sent = True
                 self._send(call)
@@ -366,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
             self.mute_for(call.throttle_ms)
 
     def mute_for(self, delay_ms: int) -> None:
-        """Quota violated: the answer went out with its throttle time, and nothing more is read until that has passed."""
+        """Stop reading for a violated quota: the response with the throttle time has been sent."""
         self._muted_until_s = max(self._muted_until_s, self._loop.time() + delay_ms / 1000)
         self._loop.call_later(delay_ms / 1000, self._unmute)
 
@@ -395,17 +395,23 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """A request is being executed or a response is on its way."""
+        """Whether a request is being executed or a response is being sent."""
         return bool(self._in_flight) or (self._writer is not None and not self._writer.idle)
 
     @property
     def unread_bytes(self) -> int:
-        """What the peer has asked for and does not read."""
+        """Bytes of responses that the peer has not read."""
         return self._writer.waiting_bytes() if self._writer is not None else 0
 
     def fail(self, why: str) -> None:
-        """The peer broke the protocol: close it, with a line in the log. Nobody else notices."""
-        log.warning("closing connection from %s:%s on %s: %s", self.peer_host, self.peer_port, self.listener_name, why)
+        """Close the connection with a line in the log, because the peer broke the protocol. Other connections continue."""
+        log.warning(
+            "[connection %s:%s] closing it on listener %s, check this client: %s",
+            self.peer_host,
+            self.peer_port,
+            self.listener_name,
+            why,
+        )
         self.close()
 
     def authenticated(self, principal: Principal) -> None:
@@ -414,24 +420,24 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer_subject(self) -> Subject | None:
-        """The subject of the peer's certificate, which TLS has checked; None where there is none."""
+        """The subject of the peer's certificate, which TLS has checked; None without a certificate."""
         tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
         certificate = tls.getpeercert() if tls is not None else None
         return certificate["subject"] if certificate else None
 
     @property
     def in_flight(self) -> Sequence[Call]:
-        """Requests that have no answer yet, or whose answer waits for its turn: for who looks inside."""
+        """Requests without an answer, or whose answer waits for earlier ones: for `features.inside`."""
         return self._in_flight
 
     def finish(self) -> None:
-        """Close when what is being answered has gone out; start nothing more."""
+        """Close the connection after the pending answers; start no further request."""
         self._finishing = True
         self._muted_until_s = float("inf")
         self.resume()
 
     def _write_failed(self, error: OSError) -> None:
-        log.debug("connection to %s:%s lost: %s", self.peer_host, self.peer_port, error)
+        log.debug("[connection %s:%s] lost: %s", self.peer_host, self.peer_port, error)
         self.close()
 
     def close(self) -> None:
@@ -450,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.strangers_bytes -= self._strange_bytes
         self._strange_bytes = 0
         if self._writer is not None:
-            # The two hold each other: whoever logs in and leaves again and again would leave megabytes behind.
+            # Connection and writer reference each other: without this, each short login would leave garbage.
             self._writer.close()
             self._writer = None
         for timer in self.timers:

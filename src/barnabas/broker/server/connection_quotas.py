@@ -1,10 +1,9 @@
-"""How many connections there may be: to the broker, to each listener, from each address.
+"""Limits the number of connections: of the broker, of each listener, from each address.
 
-Owner: the event loop. A connection has a place from the moment it is accepted until it is closed, so a TLS handshake that
-never ends takes a place, too.
+Owner: the event loop. A connection counts from its acceptance until its close, so a TLS handshake that never ends counts too.
 
-As in Kafka, the listener of the brokers is exempt from the broker's own `max.connections` if clients have another listener:
-connections of brokers come on top, and the longest idle connections of the other listeners are closed for them.
+As in Kafka, the brokers' listener is exempt from the broker's own `max.connections` if clients have another listener:
+connections of brokers are added, and the longest idle connections of the other listeners are closed for them.
 """
 
 from collections import Counter as Tally
@@ -20,16 +19,16 @@ NO_LIMIT = 2**31 - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     max_connections: int = NO_LIMIT
-    #: `listener.name.<name>.max.connections`; a listener that is not here has no limit of its own.
+    #: `listener.name.<name>.max.connections`; a listener without an entry has no limit of its own.
     listeners: Mapping[str, int] = field(default_factory=dict)
     max_connections_per_ip: int = NO_LIMIT
     per_ip_overrides: Mapping[str, int] | None = None
     idle_ms_max: int = 600_000
-    #: The listener of the brokers, where clients have another one: it may use more descriptors.
+    #: The brokers' listener, if clients have another one: it may use more descriptors.
     broker_listener: str | None = None
 
     def for_ip(self, host: str) -> int:
-        """If no limit is set, one address may still not take all connections."""
+        """Return the limit of an address. Even if no limit is set, one address may not take all connections."""
         limit = (self.per_ip_overrides or {}).get(host, self.max_connections_per_ip)
         if limit != NO_LIMIT or self.max_connections != NO_LIMIT:
             return limit
@@ -71,5 +70,5 @@ class ConnectionQuotas:
 
     @property
     def excess(self) -> int:
-        """How many connections there are above `max.connections`."""
+        """The number of connections above `max.connections`."""
         return max(0, self.taken - self.limits.max_connections)

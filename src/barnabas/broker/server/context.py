@@ -1,6 +1,6 @@
-"""What a handler may reach: the parts of one broker, and the question whether a caller may do something.
+"""The parts of a broker that a handler may use, and the check whether a caller is authorized.
 
-Built once by `barnabas.broker.compose`. Handlers translate between the wire and these parts; they decide nothing.
+Built once by `barnabas.broker.compose`. Handlers only translate between the protocol and these parts.
 """
 
 from collections.abc import Awaitable, Callable
@@ -45,29 +45,29 @@ class BrokerContext:
     fetch_sessions: FetchSessionCache
     moves: LogDirMoves
     controller: "Controller"
-    #: The registration's czxid: changes when the broker registers again.
+    #: Returns the registration's czxid, which changes when the broker registers again.
     broker_epoch: Callable[[], BrokerEpoch]
-    #: Creates topics that a client asked for, with the broker's defaults; what went wrong, by name.
+    #: Creates topics that a client asked for, with the broker's defaults; returns errors by name.
     auto_create: Callable[[list[str]], Awaitable[dict[str, ErrorCode]]]
     authorizer: Authorizer = field(default_factory=AllowEverything)
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(windows=11, window_ms=1_000))
-    #: Of this broker as leader: what it sends to replicas that are being moved.
+    #: Limits what this broker, as leader, sends to replicas that are being moved.
     leader_throttle: ReplicationThrottle | None = None
-    #: The link that mirrors a topic into this cluster; None: it is no mirror.
+    #: Returns the link that mirrors a topic into this cluster; None: the topic is not a mirror.
     link_of: Callable[[str], str | None] = field(default=lambda topic: None)
-    #: Records what is denied; None: no audit log.
+    #: Records denied requests; None: there is no audit log.
     audit: Audit | None = None
-    #: Set by the composition root once the coordinators are made.
+    #: Set by the composition root once the coordinators exist.
     groups: "GroupCoordinator" = field(init=False)
     transactions: "TransactionCoordinator" = field(init=False)
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings as they are now; a dynamic change swaps the whole snapshot."""
+        """The current settings; a dynamic change replaces the whole snapshot."""
         return self.dynamic.broker
 
     def allows(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
-        """Whether the caller may do what it asks for. A refusal goes to the audit log."""
+        """Whether the caller is authorized. A refusal goes to the audit log."""
         channel = call.channel
         if self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name):
             return True
@@ -79,7 +79,8 @@ class BrokerContext:
         return self.allows(call, operation, AclResourceType.TOPIC, topic)
 
     def shows(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
-        """The same for what the client did not ask for by name, or if another right is enough: a no is not audited."""
+        """Like `allows`, for resources that the client did not name, or if another right is enough: a refusal is not
+        audited."""
         channel = call.channel
         return self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name)
 
@@ -91,20 +92,20 @@ class BrokerContext:
         return int(self.clock.monotonic_s() * 1000)
 
     def throttle(self, call: Call, quota: Quota, size_bytes: int) -> None:
-        """Counts bytes for the client that sent the call. Over its quota, it has to wait after the answer."""
+        """Count bytes for the client that sent the call. If the client is over its quota, it has to wait after the answer."""
         throttle_ms = self.quotas.record(
             quota, call.channel.principal.name, call.client_id or "", size_bytes, now_ms=self.now_monotonic_ms()
         )
         call.throttle_ms = max(call.throttle_ms, throttle_ms)
 
     def mutation_quota(self, call: Call, *, strict: bool) -> MutationQuota:
-        """What the caller may create and delete (KIP-599)."""
+        """Return the quota for what the caller creates and deletes (KIP-599)."""
         return self.quotas.mutations(
             call.channel.principal.name, call.client_id or "", strict=strict, now_ms=self.now_monotonic_ms
         )
 
     def authorized_operations(self, call: Call, resource: AclResourceType, name: str) -> int:
-        """The bit field that tells a client what it may do."""
+        """Return the bit field of the operations that the client is authorized for."""
         bits = 0
         for operation in SUPPORTED_OPERATIONS[resource]:
             if self.shows(call, operation, resource, name):

@@ -1,6 +1,6 @@
-"""What this broker asks of the controller: topics to be made, ISRs to be changed, leadership to be taken away.
+"""Sends this broker's requests to the controller: create topics, change ISRs, move leadership away.
 
-Owner: the event loop. The controller may be this broker itself; it is asked over the wire all the same.
+Owner: the event loop. The controller may be this broker itself; the requests are sent over the network all the same.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from barnabas.wire.messages.create_topics import (
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
 
-#: How long to wait for a new controller before it is asked again to take over leadership.
+#: How long to wait for a new controller before the request to move leadership is repeated.
 CONTROLLER_GONE_BACKOFF_S = 0.3
-#: Between two requests for a hand-over, whatever the metadata says.
+#: Pause between two requests to move leadership, whatever the metadata shows.
 HAND_OVER_PAUSE_S = 0.1
 
 
@@ -51,10 +51,10 @@ class ControllerClient:
         self._broker_epoch = broker_epoch
 
     async def ask(self, request: ApiMessage, response_type: type[R]) -> R:
-        """Raises `ClientError` where there is no controller, or none that answers.
+        """Send a request to the controller. Raises `ClientError` if there is no controller, or it does not answer.
 
-        Also as soon as another broker is controller: a host without power answers nothing, and a connection to it takes long
-        to fail. Kafka waits for that, with every change of an ISR behind it.
+        Also raises it as soon as another broker is controller: a host without power answers nothing, and a connection to it
+        takes long to fail. Kafka waits for that, with every change of an ISR behind it.
         """
         controller = self._metadata.controller_id
         if controller is None:
@@ -74,7 +74,7 @@ class ControllerClient:
                 finally:
                     unsubscribe()
         except TimeoutError:
-            raise ConnectionLost(f"broker {controller} is not controller any more") from None
+            raise ConnectionLost(f"broker {controller} is no longer the controller") from None
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         return await self.ask(request, AlterPartitionResponse)
@@ -87,7 +87,7 @@ class ControllerClient:
     async def create_topic(
         self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
     ) -> ErrorCode:
-        """An internal topic. A cluster that is still too small for its replication factor answers so."""
+        """Create an internal topic. Returns the error, also if the cluster is still too small for the replication factor."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -97,10 +97,10 @@ class ControllerClient:
         return (await self._create_topics([topic], timeout_ms=self._config().request_timeout_ms))[name]
 
     async def auto_create(self, topics: list[str]) -> dict[str, ErrorCode]:
-        """Topics that clients asked for, with the broker's defaults. They are there when this broker is told of them.
+        """Create topics that clients asked for, with the broker's defaults. This broker learns of them by its metadata.
 
-        The controller waits for nothing, also not for the end of a topic of that name: who asks for what it has just deleted
-        does not want it back.
+        The controller does not wait, not even for the deletion of a topic of the same name: a client that uses a topic just
+        after deleting it does not want it back.
         """
         begun = await self._create_topics(
             [CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in topics], timeout_ms=0
@@ -113,16 +113,16 @@ class ControllerClient:
         try:
             response = await self.ask(request, CreateTopicsResponse)
         except ClientError as error:
-            log.info("cannot create %s: %s", ", ".join(topic.name for topic in topics), error)
+            log.info("[controller client] cannot create %s: %s", ", ".join(topic.name for topic in topics), error)
             return {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in topics}
         return {result.name: ErrorCode(result.error_code) for result in response.topics}
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Controlled shutdown: the controller moves leadership away first, so that clients do not notice."""
+        """Carry out a controlled shutdown: the controller moves leadership away first, so that clients do not notice."""
         if not self._others_are_alive():
-            return  # nobody could take over; and a controller whose ZooKeeper is gone would never answer itself
+            return  # no other broker could lead; and a controller without ZooKeeper would never answer
         loop, config = asyncio.get_running_loop(), self._config()
         retry_s = config.controlled_shutdown_retry_backoff_ms / 1000
         deadline_s = loop.time() + config.controlled_shutdown_max_retries * retry_s
@@ -133,24 +133,27 @@ class ControllerClient:
                     ControlledShutdownResponse,
                 )
             except ClientError as error:
-                # The controller is gone, perhaps stopping like this broker: a new one is elected within moments.
-                log.info("controlled shutdown not answered: %s", error)
+                # The controller is gone, and may be shutting down too: a new one is elected within moments.
+                log.info("[controlled shutdown] the controller did not answer: %s", error)
                 await self._metadata_change(CONTROLLER_GONE_BACKOFF_S)
                 if not self._others_are_alive():
                     return
                 continue
             if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
                 return
-            code, left = ErrorCode(response.error_code), len(response.remaining_partitions)
-            log.info("controlled shutdown: %s, %d partitions still led here", code.name, left)
+            code, remaining = ErrorCode(response.error_code), len(response.remaining_partitions)
+            log.info("[controlled shutdown] %s, this broker still leads %d partitions", code.name, remaining)
             if code is ErrorCode.NONE and not self._others_are_alive():
-                return  # nobody is left to take over
+                return  # no other broker is alive to take over
             await asyncio.sleep(HAND_OVER_PAUSE_S)
             await self._metadata_change(retry_s)
-        log.warning("leaving without a complete hand-over; the controller elects new leaders when this broker is gone")
+        log.warning(
+            "[controlled shutdown] leaving before all leaders have moved; the controller elects new leaders when "
+            "this broker is gone"
+        )
 
     async def _metadata_change(self, timeout_s: float) -> None:
-        """Wait until the controller tells something new, but not for ever."""
+        """Wait until the controller sends an update, or until the timeout."""
         changed = asyncio.Event()
         unsubscribe = self._metadata.subscribe(lambda change: changed.set())
         try:

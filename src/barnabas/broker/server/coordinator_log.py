@@ -1,4 +1,4 @@
-"""An internal topic as its coordinator sees it: records appended with acks=all, the whole log read back at election.
+"""An internal topic as its coordinator uses it: records are appended with acks=all, and the whole log is read at election.
 
 Owner: the event loop. Loading reads and decodes on a thread, in slices, so that other requests are served meanwhile.
 """
@@ -22,7 +22,7 @@ from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import iter_batches
 from barnabas.wire.records import BatchBuilder, iter_records, plain_batch, read_end_txn_marker
 
-#: How much of the log is read and replayed before others get their turn.
+#: Bytes of the log that are read and replayed before the loop runs other work.
 LOAD_STEP_BYTES = 256 * 1024
 
 
@@ -37,7 +37,7 @@ class InternalTopicLog:
         *,
         codec: Callable[[], int] = lambda: Codec.NONE,
     ) -> None:
-        """`codec` compresses what is appended."""
+        """`codec` returns the compression for appended records."""
         self._topic = topic
         self._replicas = replicas
         self._pool = pool
@@ -54,8 +54,8 @@ class InternalTopicLog:
         on_committed: Callable[[ErrorCode], None],
     ) -> int:
         def committed(error: ErrorCode) -> None:
-            # Below the high watermark it is committed, if by fewer than one would like. A machine that has replayed it
-            # must not be told that it never happened.
+            # The record is below the high watermark, so it is committed, if with fewer replicas than wanted. The machine has
+            # applied it, and must not get an error.
             on_committed(ErrorCode.NONE if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND else error)
 
         tp = TopicPartition(self._topic, partition)
@@ -87,25 +87,26 @@ class InternalTopicLog:
         return bytearray(builder.build())
 
     async def load(self, partition: int, replay: Replay) -> None:
-        """Reading and decompressing run on a thread; the loop only replays."""
+        """Read the partition and replay it. Reading and decompressing run on a thread; the loop only replays."""
         replica = self._replicas.hosted.require(TopicPartition(self._topic, partition))
         leadership = replica.machine.leaderships
         offset = await self._load_from(replica.local_log.log_start_offset, replica, replay)
-        # What the former leader left above the high watermark is not committed yet. Nobody may see it before it is, and no
-        # decision may be carried out: another leader might not have it.
+        # Records of the former leader above the high watermark are not committed yet. Clients may not see them, and no decision
+        # may be carried out, before they are: another leader might not have them.
         replicated: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         self._replicas.appends.when_replicated(replica, offset, leadership, replicated.set_result)
         error = await replicated
         if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-            raise Refused(error, f"{replica.tp} is not led by this broker any more")
-        # Markers are written to `__consumer_offsets` whoever loads it.
+            raise Refused(error, f"this broker no longer leads {replica.tp}")
+        # Transaction markers are written to `__consumer_offsets` by other brokers: there may be new records.
         await self._load_from(offset, replica, replay)
 
     async def _load_from(self, offset: Offset, replica: Partition, replay: Replay) -> Offset:
-        """To the very end, which may move meanwhile, as may the log, to another directory; the offset reached."""
+        """Replay up to the log end, and return the offset reached. The end may move meanwhile, and the log may move to another
+        directory."""
         loop = asyncio.get_running_loop()
         while offset < (end := (log := replica.local_log).log_end_offset):
-            # With `cleanup.policy=compact,delete` what comes next may have gone meanwhile.
+            # With `cleanup.policy=compact,delete` the next records may have been deleted meanwhile.
             offset = max(offset, log.log_start_offset)
             try:
                 found = await read_log(log, offset, max_bytes=LOAD_STEP_BYTES, max_offset=end)
@@ -126,8 +127,8 @@ class InternalTopicLog:
 
 
 def _read_entries(found: ReadResult) -> tuple[list[tuple[ReplayedRecord | Marker, int]], Offset | None]:
-    """What was read, decoded, and where it goes on; None: there was nothing. Runs on a thread."""
-    data = b"".join([each.read() for each in found.ranges])
+    """Decode the records; return them and the next offset, None if there was no batch. Runs on a thread."""
+    data = b"".join([file_range.read() for file_range in found.ranges])
     entries: list[tuple[ReplayedRecord | Marker, int]] = []
     next_offset: Offset | None = None
     for position, header in iter_batches(data, 0, len(data)):
@@ -147,7 +148,7 @@ def _read_entries(found: ReadResult) -> tuple[list[tuple[ReplayedRecord | Marker
 
 
 class LeadsByPartition(Protocol):
-    """A coordinator: the leader of a partition of its topic owns what belongs to that partition."""
+    """A coordinator: the leader of a partition of its topic owns the groups or transactional ids of that partition."""
 
     @property
     def topic(self) -> InternalTopic: ...
@@ -156,7 +157,7 @@ class LeadsByPartition(Protocol):
 
 
 def leadership_listener(coordinator: LeadsByPartition) -> LeadershipListener:
-    """For `ControlRequests.subscribe`: tells a coordinator of its own topic's partitions."""
+    """Return a listener for `ControlRequests.subscribe` that notifies a coordinator of its own topic's partitions."""
 
     def changed(led: list[Partition], followed: list[Partition]) -> None:
         for partition in led:

@@ -26,9 +26,9 @@ from barnabas.wire.record_batch import HEADER_SIZE, MAGIC_AT
 log = logging.getLogger(__name__)
 
 COMMAND_BYTES_MAX = 65536
-#: A connection that is being closed is so for certain after this.
+#: After this time a connection that is being closed is closed for certain.
 CLOSED_AFTER_MS = 10
-#: How brokers call themselves on connections to each other: `broker-<id>-<purpose>`.
+#: Prefix of the client ids on connections between brokers: `broker-<id>-<purpose>`.
 BROKER_CLIENT_PREFIX = "broker-"
 
 
@@ -114,12 +114,12 @@ class FaultyDisk(Disk):
     def _check(self) -> None:
         self._faults.check_disk()
         if self._faults.disk_delay_ms:
-            # Whoever writes waits, as with a disk that is slow: the loop for an append, a thread for a flush.
+            # The writer blocks, as with a slow disk: the loop for an append, a thread for a flush.
             time.sleep(self._faults.disk_delay_ms / 1000)
 
 
 def _is_batch(data: ReadableBuffer) -> bool:
-    """Of records: checkpoints and the like are written through the same disk."""
+    """Whether these bytes are a record batch: checkpoints and other files use the same disk."""
     return len(data) > HEADER_SIZE and data[MAGIC_AT] == 2
 
 
@@ -143,10 +143,10 @@ def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: Spawn)
         fault = faults.api_fault(handler.name, call.client_id)
         delay_ms = faults.request_delay_ms(peer)
         if fault is not None:
-            log.info("fault injected into %s of %s: %s", handler.name, call.client_id, fault.effect)
+            log.info("[fault injection] %s of %s: %s", handler.name, call.client_id, fault.effect)
             delay_ms += fault.delay_ms
             if fault.lose_answer:
-                # Closed first, then carried out: an answer would be gone before anybody could hold it back.
+                # Close first, then execute: otherwise the answer could be sent before the close.
                 call.channel.fail("an injected fault loses the answer")
                 delay_ms = max(delay_ms, CLOSED_AFTER_MS)
         if delay_ms:
@@ -180,7 +180,7 @@ async def _later(call: Call, request: Any, execute: Execute, fault: ApiFault | N
 
 
 def _keep_records(request: Any) -> None:
-    """A Produce's records lie in the receive buffer, which is somebody else's when the delay is over."""
+    """Copy a Produce's records: they are in the receive buffer, which other requests use when the delay is over."""
     if isinstance(request, ProduceRequest):
         for topic in request.topic_data:
             for data in topic.partition_data:

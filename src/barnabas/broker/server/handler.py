@@ -1,4 +1,4 @@
-"""An API as a broker serves it, and how a family of APIs declares what it serves.
+"""An API as a broker serves it, and the decorator with which a family of APIs declares its handlers.
 
 A family is a class with a method for each API:
 
@@ -21,7 +21,7 @@ from barnabas.wire.frame import encode_response, encode_response_parts
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.versions import API_VERSIONS, Api, api_named
 
-#: A response, an awaitable of one, or None: the handler has kept the call and answers it later.
+#: A response, an awaitable of one, or None: the handler keeps the call and answers it later.
 HandlerResult = ApiMessage | Awaitable[ApiMessage | None] | None
 Execute = Callable[[Call, Any], HandlerResult]
 Refuse = Callable[[Any, ErrorCode, str | None], ApiMessage]
@@ -37,20 +37,21 @@ class ApiHandler:
         self.api = api
         self.api_key = api.key
         self.name = api.name
-        #: Higher than the advertised version only for Produce: older librdkafka needs to see v0, and never sends it.
+        #: Differs from the advertised version only for Produce: older librdkafka needs to see v0, and never sends it.
         self.min_version = api.min_version if min_version is None else min_version
         self.max_version = api.max_version
         self.execute = execute
-        #: Builds the response to a request that is refused as a whole, with the error wherever this API has a place for it.
+        #: Builds the response to a request that is refused as a whole, with the error in every place that the response has for
+        #: it.
         self.refuse = refuse
-        #: Its responses carry file ranges in a records field.
+        #: Whether its responses carry file ranges in a records field.
         self.sends_files = sends_files
 
     def encode(self, call: Call, response: ApiMessage) -> Sequence[Part]:
-        """The whole frame. File ranges in a records field become parts of their own."""
+        """Return the whole frame. File ranges in a records field become separate parts."""
         version = call.api_version
         if self.api_key == API_VERSIONS and not self.min_version <= version <= self.max_version:
-            version = 0  # KIP-511: a client that is newer than this broker can read v0
+            version = 0  # KIP-511: a client newer than this broker can read v0
         if not self.sends_files:
             return (encode_response(response, version, call.correlation_id),)
         parts: list[Part] = []
@@ -72,7 +73,7 @@ class _Served(NamedTuple):
 def serves(
     name: str, refuse: Refusal | Refuse, *, min_version: int | None = None, sends_files: bool = False
 ) -> Callable[[M], M]:
-    """The method below handles this API."""
+    """Declare that the decorated method handles this API."""
     served = _Served(name, refuse, min_version, sends_files)
 
     def mark(method: M) -> M:
@@ -100,6 +101,6 @@ def handlers_of(family: object) -> Iterator[ApiHandler]:
 
 
 def handler_of(family: object, name: str) -> ApiHandler:
-    """The handler of one API of the family."""
-    [handler] = [each for each in handlers_of(family) if each.name == name]
+    """Return the handler of one API of the family."""
+    [handler] = [handler for handler in handlers_of(family) if handler.name == name]
     return handler

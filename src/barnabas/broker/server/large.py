@@ -1,11 +1,12 @@
-"""Requests that carry many elements: decoded within a budget, on a thread where the loop's is used up, and answered in slices.
+"""Requests with many elements: decoded within a limit, on a thread if they exceed the loop's limit, and answered in slices.
 
-One request with hundreds of thousands of names would hold everybody for seconds. A request with thousands of elements is
-decoded on a thread. If it has more than `barnabas.request.max.elements`, then what asks about each element alone is answered
-slice by slice; what brokers send each other is carried out whole; everything else is refused, by the name of the limit.
+One request with hundreds of thousands of names would block all clients for seconds. A request with thousands of elements is
+decoded on a thread. If it has more than `barnabas.request.max.elements`, then a request whose elements are independent is
+answered slice by slice; a request between brokers is executed whole; any other request is refused, and the error names the
+limit.
 
-A small request may have a long answer: whoever builds one does it `in_turns`, and a thread encodes it. The lists of an
-answer are its own: they are emptied when it has been sent.
+A small request may have a long answer: its handler builds it `in_turns`, and a thread encodes it. The lists of an answer are
+its own: they are emptied when it has been sent.
 """
 
 import asyncio
@@ -19,30 +20,30 @@ from barnabas.wire.codec import Reader
 from barnabas.wire.messages.base import ApiMessage, EncodedItems, Message
 from barnabas.wire.versions import api_named
 
-#: A smaller frame has not room for enough elements to matter.
+#: A smaller frame does not have enough elements to matter.
 LARGE_FRAME_BYTES = 8 * 1024
-#: What the loop decodes itself at most.
+#: Largest number of elements that the loop decodes itself.
 LOOP_ELEMENTS_MAX = 4_000
 #: An answer with more elements is encoded by a thread.
 LONG_ANSWER_ELEMENTS = 1_000
-#: What a thread decodes at most, as a multiple of what the loop does.
+#: Largest number of elements that a thread decodes, as a multiple of the loop's limit.
 THREAD_FACTOR = 10
-#: The same for requests of brokers, which may be about every partition that there is.
+#: Limit for requests of brokers, which may concern every partition of the cluster.
 BROKERS_ELEMENTS_MAX = 2_000_000
 
 
 class Shape(NamedTuple):
-    """Where a request has its elements, and where the answer has what is said of them; `inner` is a list in each of them."""
+    """Names of the lists of a request and its response; `inner` is a list in each element."""
 
     wanted: str
     inner: str | None
     answered: str
     inner_answered: str | None = None
-    #: What an element of the answer is about.
+    #: The field that identifies an element of the response.
     named: str = "name"
 
 
-#: Requests whose elements have nothing to do with each other.
+#: Requests whose elements are independent of each other.
 SLICED: dict[int, Shape] = {
     api_named("Metadata").key: Shape("topics", None, "topics"),
     api_named("ListOffsets").key: Shape("topics", "partitions", "topics", "partitions"),
@@ -55,19 +56,19 @@ SLICED: dict[int, Shape] = {
     api_named("DescribeTransactions").key: Shape("transactional_ids", None, "transaction_states"),
     api_named("DeleteGroups").key: Shape("groups_names", None, "results"),
 }
-#: What brokers ask and tell each other. A follower fetches all that it follows.
+#: Requests between brokers. A follower fetches all its partitions in one request.
 WHOLE = frozenset(
     api_named(name).key
     for name in ("Fetch", "LeaderAndIsr", "UpdateMetadata", "StopReplica", "AlterPartition", "WriteTxnMarkers")
 )
 
-#: How many elements may still be read: one for the loop, one for the thread, which decodes one request at a time.
+#: Remaining elements: one counter for the loop, one for the thread, which decodes one request at a time.
 _loop_left = [0]
 _thread_left = [0]
 
 
 def loop_reader(request_class: type[ApiMessage], version: int, limit: int) -> Reader[ApiMessage]:
-    """Raises `TooManyElements`. `elements_read` says afterwards how many there were."""
+    """Return a reader that raises `TooManyElements`. `elements_read` then returns the number of elements."""
     _loop_left[0] = limit
     return codec.bounded_reader(request_class, version, _loop_left)
 
@@ -79,14 +80,14 @@ def elements_read(limit: int) -> int:
 def decode_on_thread(
     request_class: type[ApiMessage], version: int, data: bytearray, at: int, limit: int
 ) -> tuple[ApiMessage, int]:
-    """The request and how many elements it has. One call at a time."""
+    """Return the request and its number of elements. One call at a time."""
     _thread_left[0] = limit
     request, _ = codec.bounded_reader(request_class, version, _thread_left)(data, at, len(data))
     return request, limit - _thread_left[0]
 
 
 def is_long(answer: ApiMessage) -> bool:
-    """Whether it takes long to encode."""
+    """Whether the answer takes long to encode."""
     elements = 0
     for name in _array_names(type(answer)):
         items = getattr(answer, name) or ()
@@ -103,7 +104,7 @@ def is_long(answer: ApiMessage) -> bool:
 
 
 async def let_go(answer: ApiMessage) -> None:
-    """Forget an answer that has been sent, in turns: to free a million small objects at once takes long, too."""
+    """Free an answer that has been sent, in turns: freeing a million small objects at once takes long, too."""
     for name in _array_names(type(answer)):
         items = getattr(answer, name)
         while isinstance(items, list) and len(items) > SLICE_ELEMENTS:
@@ -125,7 +126,7 @@ def thread_limit(api_key: int, limit: int) -> int:
 
 
 def slices(request: Any, shape: Shape) -> Iterator[Any]:
-    """The request again and again, each time with the next of its elements."""
+    """Yield copies of the request, each with the next slice of its elements."""
     everything = getattr(request, shape.wanted)
     held: list[Any] = []
     weight = 0
@@ -140,7 +141,7 @@ def slices(request: Any, shape: Shape) -> Iterator[Any]:
 
 
 def _pieces(element: Any, inner: str | None) -> Iterator[tuple[Any, int]]:
-    """The element whole, or in pieces where its own list is long."""
+    """Yield the element whole, or in pieces if its own list is long."""
     parts = getattr(element, inner) if inner is not None else ()
     if len(parts) <= SLICE_ELEMENTS:
         yield element, 1 + len(parts)
@@ -152,10 +153,10 @@ def _pieces(element: Any, inner: str | None) -> Iterator[tuple[Any, int]]:
 
 
 def merge(whole: Any, part: Any, shape: Shape) -> None:
-    """Add a slice's answers. What was cut inside of an element is put together again."""
-    said, more = getattr(whole, shape.answered), getattr(part, shape.answered)
+    """Add a slice's answers to the whole. An element that was split across slices is joined again."""
+    present, more = getattr(whole, shape.answered), getattr(part, shape.answered)
     inner = shape.inner_answered
-    if inner is not None and said and more and getattr(said[-1], shape.named) == getattr(more[0], shape.named):
-        getattr(said[-1], inner).extend(getattr(more[0], inner))
+    if inner is not None and present and more and getattr(present[-1], shape.named) == getattr(more[0], shape.named):
+        getattr(present[-1], inner).extend(getattr(more[0], inner))
         more = more[1:]
-    said.extend(more)
+    present.extend(more)

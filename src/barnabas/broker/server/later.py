@@ -1,7 +1,7 @@
-"""Answers that a coordinator gives when it can: at once, or when a rebalance is over and a record is committed.
+"""Answers that a coordinator gives later: after a rebalance, or when a record is committed.
 
-A request that waits keeps its call and nothing else: no task, and no place among `queued.max.requests`. Members of a group wait
-for each other, so counting them could keep out the very one that the others wait for.
+A waiting request keeps only its call: no task, and no place among `queued.max.requests`. Members of a group wait for each
+other, so counting them could block the very member that the others wait for.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from barnabas.wire.versions import api_named
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
 
-#: What may start behind a group request that waits. A member that leaves must not have to wait for the rebalance that it holds
-#: up, and what it commits belongs to the generation that it was read in, not to the one that it waits for.
+#: APIs that may start while a group request of the same connection waits. A member that leaves must not wait for the rebalance
+#: that it holds up, and its commits belong to its present generation, not to the one that it waits for.
 OVERLAPS = frozenset({api_named("OffsetCommit").key, api_named("LeaveGroup").key})
 
 
 def answer_later(
     call: Call, request: ApiMessage, future: "asyncio.Future[R]", finish: Callable[[R], ApiMessage] | None = None
 ) -> HandlerResult:
-    """`finish` makes the response of the coordinator's answer; a refusal is the API's own way to say no."""
+    """Answer the call when `future` is done. `finish` builds the response from the coordinator's answer."""
     if future.done():
         answer = future.result()
         return answer if finish is None else finish(answer)
@@ -49,9 +49,9 @@ def answer_later(
 def replying(
     call: Call, request: ApiMessage, finish: Callable[[R], ApiMessage] | None = None
 ) -> Callable[[R | None, BaseException | None], None]:
-    """What answers the call when it is given the coordinator's answer, or what kept it from coming."""
+    """Return a callback that answers the call, given the coordinator's answer or its failure."""
     call.overlaps = OVERLAPS
-    # Not a function inside of this one: Python would make its annotations again for every commit.
+    # Not a nested function: Python would create its annotations again for every commit.
     return partial(_reply, call, request, finish)
 
 
@@ -64,13 +64,13 @@ def _reply(
 ) -> None:
     try:
         if answer is None:
-            raise failure or AssertionError("neither an answer nor a failure")
+            raise failure or AssertionError("the coordinator gave neither an answer nor a failure")
         response: ApiMessage = answer if finish is None else finish(answer)
     except Refused as refusal:
         response = call.api.refuse(request, refusal.code, refusal.message)
     except Exception as error:
-        # As the pipeline does it: a call without an answer would hold its connection for ever.
-        log.exception("%s failed", call.api.name, exc_info=error)
+        # As in the pipeline: a call without an answer would block its connection for ever.
+        log.exception("[request %s] failed by a bug, report it", call.api.name, exc_info=error)
         response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, BUG_MESSAGE)
     call.reply(response)
 

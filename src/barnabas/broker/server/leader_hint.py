@@ -1,4 +1,4 @@
-"""KIP-951: with "not the leader" comes who leads now, and where, so that the client need not ask for metadata first."""
+"""KIP-951: a "not the leader" error names the present leader and its address, so that the client need not fetch metadata."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
@@ -8,7 +8,7 @@ from barnabas.base.ids import BrokerId, TopicPartition
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
 
-#: Errors that mean "ask another broker".
+#: Errors that mean that the client must send the request to another broker.
 MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -27,7 +27,7 @@ class Leader(NamedTuple):
 def tell_leader(
     context: BrokerContext, call: Call, tp: TopicPartition, nodes: list[N], make_node: Callable[..., N]
 ) -> Leader | None:
-    """Who leads the partition, if that is known. How the client reaches it goes to `nodes`, once for each broker."""
+    """Return the partition's leader, if known. Adds the leader's address to `nodes`, once for each broker."""
     known = context.metadata.partition(tp)
     if known is None:
         return None

@@ -1,11 +1,11 @@
-"""Listeners: accept connections within the limits, close idle ones, stop in order. Listeners come and go while others serve.
+"""Listeners: accept connections within the limits, close idle ones, stop in order. They can be added and removed at run time.
 
 Owner: the event loop. At `max.connections` a listener stops accepting until a connection closes or the limit rises, as in
-Kafka; over `max.connections.per.ip` the broker closes the new connection (`server.connection_quotas`). Where these are not
-set, connections may take the descriptors that are not kept for files and other brokers, and one address half of those. Peers
-that have not authenticated have a limit of their own (`server.strangers`). Rates (KIP-612) are
-`security.connection_rates`: over the broker's or the listener's rate, the connection just accepted waits, and nothing more is
-accepted there meanwhile; over its address's rate, the connection is held and then closed.
+Kafka; over `max.connections.per.ip` the broker closes the new connection (`server.connection_quotas`). If these are not set,
+connections may take all descriptors that are not reserved for files and other brokers, and one address half of those.
+Unauthenticated peers have a limit of their own (`server.strangers`). `security.connection_rates` implements rates (KIP-612):
+over the broker's or the listener's rate, the connection just accepted waits, and the listener accepts no further one meanwhile;
+over its address's rate, the connection is held and then closed.
 """
 
 import asyncio
@@ -37,37 +37,37 @@ from barnabas.broker.server.strangers import Stranger, Strangers
 
 log = logging.getLogger(__name__)
 
-#: Connections taken from one listener before others get their turn on the loop.
+#: Connections accepted from one listener before the loop runs other work.
 ACCEPT_BURST = 64
-#: Connections of addresses that are too fast, held before they are closed; more are closed at once.
+#: Connections held because their address exceeds its rate, before they are closed; more of them are closed at once.
 HELD_MAX = 1_000
-#: Not more often than this is it said that there is no descriptor left.
+#: Smallest pause between two log lines about missing descriptors.
 DESCRIPTOR_WARNING_S = 10.0
-#: The wait before accepting again when there is no descriptor left; a connection that closes ends it.
+#: The wait before accepting again if there is no free descriptor; a connection that closes ends it.
 NO_DESCRIPTOR_WAIT_S = 1.0
-#: How long a peer may take to say who it is, in TLS and in SASL.
+#: How long a peer may take to authenticate, in TLS and in SASL.
 AUTHENTICATION_TIMEOUT_S = 30.0
-#: How long a listener that is removed keeps its connections: the answer to the change itself may be due on one of them.
+#: How long a removed listener keeps its connections: the response to the change itself may be sent on one of them.
 ANSWERS_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where to listen, and how. The port is 0 until the OS has chosen one."""
+    """A listener's address and security. The port is 0 until the OS has chosen one."""
 
     name: str
     host: str
     port: int
     tls: ssl.SSLContext | None = None
-    #: Makes the gate of a connection that must authenticate by SASL.
+    #: Creates the gate of a connection that must authenticate by SASL.
     gate: Callable[[], Gate] | None = None
-    #: Makes the principal of the subject of a client's certificate. Raises `ValueError` for one that it refuses.
+    #: Returns the principal for the subject of a client's certificate. Raises `ValueError` for one that it refuses.
     principal_of: Callable[[Subject], Principal] | None = None
 
 
 class Listen(Protocol):
     def __call__(self, host: str, port: int, *, backlog: int, receive_buffer_bytes: int) -> socket.socket:
-        """A socket that listens and does not block. Raises `OSError`."""
+        """Return a listening, non-blocking socket. Raises `OSError`."""
         ...
 
 
@@ -114,9 +114,9 @@ class SocketServer:
         self._quotas = ConnectionQuotas(limits)
         self._spawn = spawn
         self._rates = rates or ConnectionRates(windows=11, window_ms=1_000)
-        #: Sockets that are not accepted from until their listener's rate allows, and connections held until they are closed.
+        #: Sockets that wait for their listener's rate before they accept again, and connections held until they are closed.
         self._paused: set[socket.socket] = set()
-        #: Sockets that are not accepted from until there is room for a connection, or a descriptor.
+        #: Sockets that wait for a free place or a free descriptor before they accept again.
         self._full: set[socket.socket] = set()
         self._held: dict[socket.socket, asyncio.TimerHandle] = {}
         self._backlog = backlog
@@ -125,12 +125,12 @@ class SocketServer:
         self.memory = RequestMemory(loop, queued_bytes_max)
         self._shared = SharedBuffer(self.memory)
         self._listening: dict[socket.socket, Endpoint] = {}
-        #: In the order in which they came.
+        #: In order of arrival.
         self._connections: dict[Connection, None] = {}
         self._strangers = Strangers()
         self._accepting = False
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._told_of_descriptors_s = float("-inf")
+        self._descriptors_logged_s = float("-inf")
         self._rejected = registry.counter(
             "kafka_server_connections_rejected", "Connections that were refused because of a limit."
         )
@@ -161,8 +161,8 @@ class SocketServer:
         self._listener_throttle, self._ip_throttle = throttle("listener"), throttle("ip")
 
     def bind(self, endpoint: Endpoint) -> int:
-        """Take the port. Accepting begins at once if the other listeners do, otherwise with `start_accepting`: the broker
-        registers first. Returns the port."""
+        """Bind the port and return it. Accepting begins at once if the other listeners accept, otherwise with
+        `start_accepting`: the broker registers first."""
         sock = self._open_socket(endpoint.name, endpoint.host, endpoint.port)
         self._listening[sock] = endpoint
         self._watch(sock)
@@ -179,11 +179,11 @@ class SocketServer:
             ) from error
 
     def check_free(self, name: str, host: str, port: int) -> None:
-        """:raises ConfigError: if `bind` would not get the port."""
+        """Check that `bind` would get the port. :raises ConfigError: if not."""
         self._open_socket(name, host, port).close()
 
     def replace(self, endpoint: Endpoint) -> None:
-        """Connections that come from now on get this endpoint's security."""
+        """Use this endpoint's security for new connections."""
         for sock, present in self._listening.items():
             if present.name == endpoint.name:
                 self._listening[sock] = endpoint
@@ -193,7 +193,9 @@ class SocketServer:
 
         :raises ConfigError: if the port is taken; then the listener stays where it was.
         """
-        [(sock, former)] = [each for each in self._listening.items() if each[1].name == endpoint.name]
+        [(sock, former)] = [
+            (sock, present) for sock, present in self._listening.items() if present.name == endpoint.name
+        ]
         former_port: int = sock.getsockname()[1]
         self._close_socket(sock)
         try:
@@ -203,8 +205,8 @@ class SocketServer:
             raise
 
     def unbind(self, name: str) -> None:
-        """Stop listening there, and end the listener's connections, after the answers that are due."""
-        for sock in [each for each, endpoint in self._listening.items() if endpoint.name == name]:
+        """Stop listening there, and close the listener's connections after the pending answers."""
+        for sock in [sock for sock, endpoint in self._listening.items() if endpoint.name == name]:
             self._close_socket(sock)
         self._loop.call_later(ANSWERS_WAIT_S, self._close_connections_of, name)
 
@@ -228,13 +230,13 @@ class SocketServer:
         return self._quotas.limits
 
     def set_limits(self, limits: ConnectionLimits) -> None:
-        """Connections that wait come in at once if there is room for them now."""
+        """Change the limits; accept waiting connections at once if there is room now."""
         self._quotas.limits = limits
         self._close_excess()
         self._resume_accepting()
 
     def replace_tls(self, listener_name: str, context: ssl.SSLContext) -> None:
-        """Connections that come from now on are offered another certificate; those that are open stay as they are."""
+        """Use another certificate for new connections; open ones stay as they are."""
         for sock, endpoint in self._listening.items():
             if endpoint.name == listener_name:
                 self._listening[sock] = replace(endpoint, tls=context)
@@ -278,7 +280,7 @@ class SocketServer:
             now_ms = int(self._loop.time() * 1000)
             wait_ms = self._rates.accepted(endpoint.name, now_ms)
             if wait_ms:
-                # It has come before the listener was known to be too fast: it is served when the time is up.
+                # It came before the listener was known to exceed its rate: it is served after the wait.
                 self._listener_throttle.observe_ms(wait_ms)
                 self._pause(sock)
                 self._hold(peer, wait_ms, partial(self._go_on, sock, peer, address[0], endpoint))
@@ -286,17 +288,17 @@ class SocketServer:
             self._admit(peer, address[0], endpoint)
 
     def _out_of_descriptors(self, why: str) -> None:
-        """The backlog waits, and so do we, until a connection closes."""
+        """Stop accepting until a connection closes; new connections wait in the backlog."""
         now_s = self._loop.time()
-        if now_s - self._told_of_descriptors_s > DESCRIPTOR_WARNING_S:
-            self._told_of_descriptors_s = now_s
+        if now_s - self._descriptors_logged_s > DESCRIPTOR_WARNING_S:
+            self._descriptors_logged_s = now_s
             log.error("%s", why)
         for sock in self._listening:
             self._wait_for_room(sock)
         self._loop.call_later(NO_DESCRIPTOR_WAIT_S, self._resume_accepting)
 
     def _go_on(self, sock: socket.socket, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
-        """A listener's time is up: the connection that waited comes first, then the backlog."""
+        """Continue after a listener's wait: first the connection that waited, then the backlog."""
         if sock in self._listening:
             self._admit(peer, host, endpoint)
         else:
@@ -318,8 +320,8 @@ class SocketServer:
                 peer.close()
             return
         if self._quotas.is_host_full(host):
-            # Here and not after the TLS handshake: a client that never ends one must not take all places.
-            log.info("closing connection from %s: max.connections.per.ip=%s reached", host, self.limits.for_ip(host))
+            # Before the TLS handshake: a client that never ends a handshake must not take all places.
+            log.info("[connection %s] closing it: max.connections.per.ip=%s reached", host, self.limits.for_ip(host))
             self._rejected.add()
             peer.close()
             return
@@ -341,17 +343,19 @@ class SocketServer:
         self._loop.remove_reader(sock.fileno())
 
     def _resume_accepting(self) -> None:
-        """There may be room again."""
-        for sock in [each for each in self._full if self._quotas.has_room(self._listening[each].name)]:
+        """Accept again on sockets that waited, if there is room."""
+        for sock in [sock for sock in self._full if self._quotas.has_room(self._listening[sock].name)]:
             self._full.discard(sock)
             self._watch(sock)
 
     def _close_excess(self) -> None:
-        """Brokers have come in above `max.connections`, or the limit was lowered: others that were idle for longest go."""
-        others = [each for each in self._connections if each.listener_name != self.limits.broker_listener]
-        for connection in heapq.nsmallest(self._quotas.excess, others, key=lambda each: each.active_s):
+        """Close the longest idle connections of other listeners: brokers exceeded `max.connections`, or the limit fell."""
+        others = [
+            connection for connection in self._connections if connection.listener_name != self.limits.broker_listener
+        ]
+        for connection in heapq.nsmallest(self._quotas.excess, others, key=lambda connection: connection.active_s):
             log.info(
-                "closing connection from %s: max.connections=%d", connection.peer_host, self.limits.max_connections
+                "[connection %s] closing it: max.connections=%d", connection.peer_host, self.limits.max_connections
             )
             connection.close()
 
@@ -371,7 +375,7 @@ class SocketServer:
         stranger = Stranger(self._loop.time(), peer.close)
 
         def leave() -> None:
-            """Its place is free again. A handshake that fails late is reported twice."""
+            """Free its place. A handshake that fails late is reported twice."""
             if taken:
                 self._quotas.give_back(endpoint.name, taken.pop())
             self._strangers.left(endpoint.name, stranger)
@@ -380,7 +384,7 @@ class SocketServer:
         line: socket.socket | None = None
         try:
             if endpoint.tls is not None:
-                # The loop closes its socket before we hear why; with another one on the connection the peer can be told.
+                # The loop closes its socket before it reports the failure; the duplicate lets us send the peer an alert.
                 line = peer.dup()
                 stranger.leave = partial(self._send_away, partial(_hang_up, line))
             if endpoint.tls is not None or endpoint.gate is not None:
@@ -402,14 +406,14 @@ class SocketServer:
                 ssl_handshake_timeout=AUTHENTICATION_TIMEOUT_S if endpoint.tls is not None else None,
             )
         except OSError as error:  # includes ssl.SSLError: a handshake that failed
-            log.info("connection on %s failed before its first request: %s", endpoint.name, error)
+            log.info("[listener %s] a connection failed before its first request: %s", endpoint.name, error)
             if line is not None and (alert := alert_of(error)):
                 with contextlib.suppress(OSError):
                     line.send(alert)
             peer.close()
             leave()
         except Exception:
-            log.exception("connection on %s met a bug", endpoint.name)
+            log.exception("[listener %s] a connection met a bug, report it", endpoint.name)
             peer.close()
             leave()
         finally:
@@ -417,7 +421,7 @@ class SocketServer:
                 line.close()
 
     def _opened(self, endpoint: Endpoint, stranger: Stranger, connection: Connection) -> str | None:
-        """None, or why the connection may not stay."""
+        """Return None, or the reason why the connection is closed."""
         if not self._listens_on(endpoint.name):
             return f"the broker no longer listens on {endpoint.name}"
         if endpoint.principal_of is not None and (subject := connection.peer_subject) is not None:
@@ -438,7 +442,7 @@ class SocketServer:
         return None
 
     def _send_away(self, end: Callable[[], None]) -> None:
-        """A stranger who took too long while others wait."""
+        """Close an unauthenticated connection that took too long while others wait."""
         self._rejected.add()
         end()
 
@@ -447,7 +451,7 @@ class SocketServer:
             connection.fail(f"not authenticated within {AUTHENTICATION_TIMEOUT_S:.0f} s")
 
     def _closed(self, leave: Callable[[], None], connection: Connection) -> None:
-        """Each connection that was made: also one that was refused by `_opened`."""
+        """Release a connection's place; called for every connection, also for those that `_opened` refused."""
         leave()
         self._connections.pop(connection, None)
 
@@ -461,9 +465,9 @@ class SocketServer:
             unread_bytes = connection.unread_bytes
             if unread_bytes != connection.unread_bytes_seen:
                 connection.unread_bytes_seen = unread_bytes
-                connection.active_s = now_s  # it reads, if slowly
+                connection.active_s = now_s  # the peer reads, if slowly
             elif connection.active_s < oldest_s and (unread_bytes or not connection.busy):
-                log.debug("closing idle connection from %s", connection.peer_host)
+                log.debug("[connection %s] closing it: idle", connection.peer_host)
                 connection.close()
         self._schedule_idle_check()
 
@@ -473,7 +477,7 @@ class SocketServer:
 
     @property
     def places_taken(self) -> int:
-        """Connections, and those that are still in their TLS handshake."""
+        """The number of connections, including those in their TLS handshake."""
         return self._quotas.taken
 
     def stop_accepting(self) -> None:
@@ -496,6 +500,6 @@ class SocketServer:
 
 
 def _hang_up(line: socket.socket) -> None:
-    """The loop notices that the connection ended, as if the peer had ended it."""
+    """End the connection so that the loop sees it as ended by the peer."""
     with contextlib.suppress(OSError):
         line.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""HTTP on `barnabas.metrics.port`: GET /metrics in Prometheus's text form, /health and /ready for who watches over brokers.
+"""HTTP on `barnabas.metrics.port`: GET /metrics in Prometheus's text format, /health and /ready for monitoring.
 
 With `barnabas.inside.enable` also /inside, which shows how the broker works (`features.inside`).
 """
@@ -19,14 +19,14 @@ from barnabas.base.metrics.registry import Registry
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 8192
-#: For the whole of a connection: its request, the answer, and the client's reading of it.
+#: Time limit for a whole connection: its request, the answer, and until the client has read it.
 REQUEST_TIMEOUT_S = 5.0
-#: At once. Each more is closed as soon as it is accepted: descriptors are for Kafka's clients.
+#: Connections at the same time. Further ones are closed as soon as they are accepted: descriptors are for Kafka's clients.
 CONNECTIONS_MAX = 64
 LAG_PERIOD_S = 1.0
-#: Yes or no, and what there is to say about it.
+#: The verdict, and a JSON document with the reasons.
 Verdict = tuple[bool, dict[str, Any]]
-#: What a question said after its `?`; the last one of each name.
+#: The parameters of a request's query; of equal names, the last one.
 Query = Mapping[str, str]
 Document = dict[str, Any]
 View = Callable[[Query], Awaitable[Document]]
@@ -34,7 +34,7 @@ _REASONS = {400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
 
 
 class Unanswered(BarnabasError):
-    """A view has no answer: what was asked is wrong (400), is not there (404), or cannot be told now (503)."""
+    """A view has no answer: the query is wrong (400), the object does not exist (404), or is unavailable now (503)."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -49,11 +49,11 @@ class MetricsServer:
         metrics: Registry | Callable[[], Awaitable[bytes]],
         verdicts: Mapping[bytes, Callable[[], Verdict]] | None = None,
     ) -> None:
-        """`metrics`: what /metrics shows, or who writes that page. `verdicts` by path: 200 for yes, 503 for no, with a JSON
-        document that says why."""
+        """`metrics`: the registry for /metrics, or a function that returns that page. `verdicts` by path: 200 for true, 503 for
+        false, with a JSON document of the reasons."""
         self._metrics = metrics
         self._verdicts = verdicts or {}
-        #: By path; empty unless somebody may look inside, and until there is something to see.
+        #: Views by path; empty without `barnabas.inside.enable`, and until the broker has started.
         self.views: Mapping[bytes, View] = {}
         self._server: asyncio.Server | None = None
         self._connections = 0
@@ -62,7 +62,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Without a path; for who is on this machine, if it listens everywhere."""
+        """The address without a path; a local address if the server listens on all interfaces."""
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
         return f"http://{address(host, self.port)}"
 
@@ -74,7 +74,7 @@ class MetricsServer:
                 f"cannot serve metrics on {host}:{port}: {error.strerror}; change barnabas.metrics.port"
             ) from error
         self._host, self.port = host, self._server.sockets[0].getsockname()[1]
-        log.info("metrics at %s/metrics", self.url)
+        log.info("[http] metrics at %s/metrics", self.url)
 
     def stop(self) -> None:
         if self._server is not None:
@@ -82,7 +82,7 @@ class MetricsServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._connections >= CONNECTIONS_MAX:
-            log.debug("metrics request not served: %d connections are open already", self._connections)
+            log.debug("[metrics] request not served: %d connections are open already", self._connections)
             writer.transport.abort()
             return
         self._connections += 1
@@ -93,9 +93,9 @@ class MetricsServer:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
-            log.debug("metrics request not served: %s", error)
+            log.debug("[metrics] request not served: %s", error)
         finally:
-            writer.transport.abort()  # closing waits for the client to read all of it, which it need not do
+            writer.transport.abort()  # a normal close would wait until the client has read everything
             self._connections -= 1
 
     async def _answer(self, request_line: bytes) -> bytes:
@@ -115,7 +115,7 @@ class MetricsServer:
             ok, kind = True, CONTENT_TYPE
         else:
             known = b", ".join([b"/metrics", *self._verdicts, *self.views])
-            return _response("404 Not Found", b"there are " + known + b"\n")
+            return _response("404 Not Found", b"unknown path, choose one of " + known + b"\n")
         status = "200 OK" if ok else "503 Service Unavailable"
         return _response(status, body if method == b"GET" else b"", content_type=kind)
 
@@ -139,7 +139,7 @@ def _response(status: str, body: bytes, *, content_type: str = "text/plain; char
 
 
 def add_gc_gauges(registry: Registry) -> None:
-    """A search for garbage holds the loop for milliseconds: requests are meant to leave none that needs one."""
+    """Add gauges of Python's garbage collections. Each blocks the loop for milliseconds; requests should cause none."""
     for generation in range(3):
         registry.gauge(
             "python_gc_collections",
@@ -150,7 +150,7 @@ def add_gc_gauges(registry: Registry) -> None:
 
 
 async def watch_loop_lag(registry: Registry) -> None:
-    """How late the event loop runs what is due: the one number that tells whether something blocks it."""
+    """Measure how late the event loop runs its timers: the best sign that something blocks it."""
     lag = registry.histogram("barnabas_event_loop_lag_ms", "How late a timer of the event loop fired.")
     loop = asyncio.get_running_loop()
     while True:

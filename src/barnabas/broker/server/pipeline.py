@@ -1,8 +1,8 @@
-"""From a frame to a handler and from its answer to a frame: header, version check, decoding, timing, encoding.
+"""The way of a request from its frame to its handler and back: header, version check, decoding, timing, encoding.
 
-Kafka's stages keep their names in the metrics, though there is one thread: a request is in the "request queue" while its
-connection may not start it, "local" while its handler runs, "remote" while it waits for others, and in the "response queue"
-until the answers before it have gone out.
+Kafka's stages keep their names in the metrics, though there is only one thread. A request is in the "request queue" while its
+connection may not start it, "local" while its handler runs, "remote" while it waits for other parts, and in the "response
+queue" until the earlier answers have been sent.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from barnabas.wire.versions import API_VERSIONS
 
 log = logging.getLogger(__name__)
 
-#: The message that a client gets for a bug. The log has the rest, for the operator.
+#: The client's message for a bug. The log has the details for the operator.
 BUG_MESSAGE = "The server experienced an unexpected error when processing the request."
 ASKS_ZOOKEEPER = NEEDS_ZOOKEEPER | MAY_NEED_ZOOKEEPER
 
@@ -50,7 +50,7 @@ class RequestMetrics:
             made.zeros = self.at_once
             return made
 
-        #: Answered within one turn of the loop, whose clock stands still meanwhile: 0 ms in every stage.
+        #: Requests answered within one turn of the loop, whose clock does not advance in it: 0 ms in every stage.
         self.at_once = Counter()
         self.requests: Counter = registry.counter("kafka_network_requests", "Requests, by API.", request=api)
         self.errors: Counter = registry.counter("kafka_network_request_errors", "Failed requests, by API.", request=api)
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 async def _at_once(work: Callable[[], T]) -> T:
-    """Where there is no thread: tests of what is small."""
+    """Run the work without a thread: for tests of small requests."""
     return work()
 
 
@@ -91,39 +91,39 @@ class Pipeline:
         elements_max: int = 10_000,
         on_thread: OnThread = _at_once,
     ) -> None:
-        """Requests for `held_apis` wait until `release`: before that, their answers would be wrong."""
+        """Requests for `held_apis` wait until `release`: before it, their answers would be wrong."""
         self.handlers = handlers
         self._request_quota = request_quota
-        #: Records changes; None: no audit log.
+        #: Records changes; None: there is no audit log.
         self.audit: Audit | None = None
-        #: Are told of each answer that is on its way: while somebody looks inside, or where traces are kept.
+        #: Called with each answer that is sent, for `features.inside` and traces.
         self.traces: tuple[Callable[[Call, float], None], ...] = ()
         #: `barnabas.request.max.elements`
         self.elements_max = elements_max
         self._on_thread = on_thread
         self._decoding = asyncio.Lock()
         self._held_apis = frozenset(held_apis)
-        #: Set once there is a session; the APIs that it has closed, as ZooKeeper is away.
+        #: Set once there is a session. The gate closes APIs while ZooKeeper is unavailable.
         self.zookeeper: ZooKeeperGate | None = None
         self._closed_apis: frozenset[int] = frozenset()
-        #: Held or closed: what a request is compared with.
+        #: APIs that are held or closed: checked for each request.
         self._stopped_apis = self._held_apis
-        #: One a connection at most.
+        #: Held requests, at most one per connection.
         self._held: list[tuple[Call, ApiMessage | None]] = []
         self.request_bytes_max = request_bytes_max
         self._queued_requests_max = queued_requests_max
         self._registry = registry
-        #: Of stages; exact where traces are kept.
+        #: Clock of the stages; exact if traces are kept.
         self.now_s = now_s
         self._spawn = spawn
         self._on_bug = on_bug
         self.bugs = BugLog(log, registry)
         self._metrics: dict[int, RequestMetrics] = {}
-        self._running = 0  #: asynchronous handlers at work; those that merely wait in a purgatory do not count
+        self._running = 0  #: asynchronous handlers that run; requests that merely wait in a purgatory do not count
         self._waiting_for_room: deque[Connection] = deque()
 
     def has_room(self, connection: Connection) -> bool:
-        """`queued.max.requests`: past it, connections stop reading until a handler has finished."""
+        """Apply `queued.max.requests`: above it, connections stop reading until a handler has finished."""
         if self._running < self._queued_requests_max:
             return True
         self._waiting_for_room.append(connection)
@@ -156,7 +156,7 @@ class Pipeline:
         request: ApiMessage | None = None
         elements = 0
         if api.min_version <= header.api_version <= api.max_version:
-            # Kafka looks at no byte after the message, and librdkafka's request for all topics has some.
+            # Kafka ignores bytes after the message, and librdkafka's request for all topics has some.
             if len(frame) <= LARGE_FRAME_BYTES:
                 read = codec.reader(api.api.request_class, header.api_version)
                 request, _ = read(frame, header.body_offset, len(frame))
@@ -179,7 +179,7 @@ class Pipeline:
         return call
 
     def _start_large(self, call: Call, data: bytearray, at: int) -> Call:
-        """More than the loop decodes: by a thread, one request after the other."""
+        """Decode a request that is too large for the loop on a thread, one request at a time."""
         self._running += 1
         call.is_running = True
         self._spawn(self._decode_then_execute(call, data, at), f"large {call.api.name}")
@@ -199,7 +199,7 @@ class Pipeline:
                 why = f"{elements} elements in one request; barnabas.request.max.elements is {self.elements_max}"
                 self.refuse(call, request, Refused(ErrorCode.INVALID_REQUEST, why))
         except codec.TooManyElements as error:
-            # Not even the names that were asked about are known, so there is no answer that could say it.
+            # Not even the names in the request are known, so no response could carry the error.
             call.channel.fail(f"{call.api.name}: {error}; barnabas.request.max.elements is {self.elements_max}")
         except Malformed as error:
             call.channel.fail(f"{call.api.name}: {error}")
@@ -209,11 +209,11 @@ class Pipeline:
             self._leave()
 
     async def _in_slices(self, call: Call, request: ApiMessage, shape: large.Shape) -> ApiMessage:
-        """Ask the handler about some elements at a time. Other requests get their turn in between."""
+        """Pass the handler a few elements at a time. Other requests run in between."""
         whole: ApiMessage | None = None
         for part in large.slices(request, shape):
             result = call.api.execute(call, part)
-            assert result is not None, f"{call.api.name} keeps its calls, and cannot be sliced"
+            assert result is not None, f"{call.api.name} answers its calls later, so its requests cannot be sliced"
             response = result if isinstance(result, ApiMessage) else await result
             if whole is None:
                 whole = response
@@ -224,14 +224,14 @@ class Pipeline:
         return whole
 
     def _start_raw(self, connection: Connection, frame: memoryview, api: ApiHandler) -> Call:
-        """A SASL token without a header."""
+        """Start a request that is a SASL token without a header."""
         call = Call(connection, api, api_version=0, correlation_id=0, client_id=None, received_s=connection.active_s)
         self._execute(call, SaslAuthenticateRequest(auth_bytes=bytes(frame)))
         call.local_done_s = self.now_s()
         return call
 
     def release(self) -> None:
-        """What was held back is carried out, and nothing is held back any more."""
+        """Execute the held requests, and hold no further ones."""
         self._held_apis = frozenset()
         self._stopped_apis = self._closed_apis
         held, self._held = self._held, []
@@ -239,7 +239,7 @@ class Pipeline:
             self._execute(call, request)
 
     def close(self, apis: frozenset[int]) -> None:
-        """Requests for these are refused, because ZooKeeper is away, until others (or none) are named."""
+        """Refuse requests for these APIs, because ZooKeeper is unavailable, until called again, possibly with none."""
         self._closed_apis = apis
         self._stopped_apis = self._held_apis | apis
 
@@ -252,7 +252,7 @@ class Pipeline:
 
     def _execute(self, call: Call, request: ApiMessage | None, elements: int = 0) -> None:
         if self.audit is not None and call.api.api_key in self.audit.changes:
-            # Not where the handler returns: who waits for replicas keeps the call, and answers it by itself.
+            # Not after the handler returns: a request that waits for replicas keeps its call and is answered later.
             call.on_answer = partial(self.audit.changed, call, request)
         if call.api.api_key in self._stopped_apis:
             self._hold_or_refuse(call, request)
@@ -290,7 +290,7 @@ class Pipeline:
             if response is None:
                 return
             if call.parts is not None:
-                log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)
+                log.info("[request %s] of %s was carried out after its refusal", call.api.name, call.client_id)
                 if self.audit is not None and call.api.api_key in self.audit.changes:
                     self.audit.changed(call, request, response)
             elif large.is_long(response):
@@ -305,45 +305,47 @@ class Pipeline:
 
     def _leave(self) -> None:
         self._running -= 1
-        # Who is woken may have gone, or may start what takes no room: then it is the next one's turn.
+        # A resumed connection may be closed, or may start a request that takes no room: then resume the next one.
         while self._waiting_for_room and self._running < self._queued_requests_max:
             self._waiting_for_room.popleft().resume()
 
     def refuse(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
-        """Answer with the error, unless there was an answer."""
+        """Answer with the error, unless the call has been answered."""
         if call.parts is not None and isinstance(error, Refused | SessionExpired | ConnectionLost):
-            log.info("%s of %s failed after its refusal: %s", call.api.name, call.client_id, error)
+            log.info("[request %s] of %s failed after its refusal: %s", call.api.name, call.client_id, error)
             return
         self.metrics_of(call.api).errors.add()
         if isinstance(error, Refused):
-            log.debug("%s of %s refused: %s", call.api.name, call.client_id, error)
+            log.debug("[request %s] of %s refused: %s", call.api.name, call.client_id, error)
             call.reply(call.api.refuse(request, error.code, error.message))
         elif isinstance(error, Malformed):
             call.channel.fail(f"{call.api.name}: {error}")
         elif isinstance(error, SessionExpired | ConnectionLost):
-            # Not a bug: the client may ask again, here or at another broker.
-            log.warning("%s of %s needs ZooKeeper, which cannot be reached: %s", call.api.name, call.client_id, error)
+            # Not a bug: the client may try again, here or at another broker.
+            log.warning(
+                "[request %s] of %s needs ZooKeeper, check that it runs: %s", call.api.name, call.client_id, error
+            )
             call.reply(call.api.refuse(request, ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper cannot be reached: {error}"))
         else:
             self._answer_bug(call, request, error)
 
     def _answer_bug(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
-        """Answer the client that met the bug. The broker stops only if what it has written may be wrong."""
+        """Answer a request that met a bug. The broker stops only if it may have written wrong data."""
         self.bugs.note(f"{call.api.name} v{call.api_version}", error)
         if isinstance(error, BrokenInvariant):
             self._on_bug(error)
         if call.parts is not None:
-            return  # its answer had gone out before
+            return  # its answer was sent before the bug
         try:
             response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, BUG_MESSAGE)
         except Exception as second:
             self.bugs.note(f"the refusal of {call.api.name} v{call.api_version}", second)
-            call.channel.fail(f"{call.api.name} v{call.api_version} failed, and so did its refusal")
+            call.channel.fail(f"{call.api.name} v{call.api_version} failed, and its error response too")
             return
         call.reply(response)
 
     def sent(self, call: Call) -> None:
-        """The answer is on its way: count it."""
+        """Count an answer that is being sent."""
         now_s = self.now_s()
         metrics = self._metrics.get(call.api.api_key) or self.metrics_of(call.api)
         metrics.requests.value += 1

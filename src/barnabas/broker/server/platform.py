@@ -1,7 +1,7 @@
-"""What a broker takes from the machine it runs on: time, chance, disk, sockets, threads, ZooKeeper, a compaction worker,
+"""The parts of the machine that a broker uses: time, randomness, disk, sockets, threads, ZooKeeper, a compaction worker,
 an object store.
 
-One object, handed to the broker. A simulation hands in another one; the broker cannot tell the difference.
+One object, passed to the broker. A simulation passes another one, and the broker cannot tell the difference.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ def compaction_process(loop: asyncio.AbstractEventLoop, env: LogEnvironment) -> 
 @dataclass(slots=True, kw_only=True)
 class Platform:
     clock: Clock = field(default_factory=SystemClock)
-    #: Ids of fetch sessions, jitter. Secrets come from the operating system.
+    #: For ids of fetch sessions, and jitter. Secrets come from the operating system.
     random: Random = field(default_factory=Random)
     disk: Disk = field(default_factory=Disk)
-    #: Threads for work that runs at once and ends: loading and closing logs.
+    #: Creates threads for short-lived work: loading and closing logs.
     make_pool: Callable[[int, str], Executor] = thread_pool
     listen: Listen = listen
-    #: Makes a connection to ZooKeeper; None: kazoo's.
+    #: Creates a connection to ZooKeeper; None: kazoo's.
     zookeeper: "Callable[..., KazooConnection] | None" = None
     make_cleaner_worker: Callable[[asyncio.AbstractEventLoop, LogEnvironment], Worker] = compaction_process
     #: Opens the object store of tiered storage by its URL and settings; None: the real one.
     open_store: Callable[[str, Mapping[str, str]], Any] | None = None
-    #: Of the release that runs here: another one announces others.
+    #: Features of the running release: another release announces others.
     features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: ANNOUNCED)

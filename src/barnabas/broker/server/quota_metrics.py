@@ -1,4 +1,4 @@
-"""Throttle times, by quota and by who was throttled. Owner: the event loop."""
+"""Throttle times, by quota and by throttled client. Owner: the event loop."""
 
 from collections import deque
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 from barnabas.base.metrics.registry import Registry
 from barnabas.broker.security.quotas import Entity, Quota
 
-#: Users and clients that have a series of their own; the oldest goes when one more comes.
+#: Users and clients with a series of their own; a new one replaces the oldest.
 ENTITIES_MAX: Final = 1_000
 _BY_ENTITY: Final = "kafka_server_client_throttle_time_ms"
-#: As the groups of Kafka's own metrics are called.
+#: Kafka's names for the groups of its own metrics.
 _NAMES: Final = {
     Quota.PRODUCE: "Produce",
     Quota.CONSUME: "Fetch",

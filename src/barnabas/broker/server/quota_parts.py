@@ -1,4 +1,4 @@
-"""All quotas on clients of one broker: made from its settings, and changed with them. Owner: the event loop."""
+"""All client quotas of one broker: created from its settings, and changed with them. Owner: the event loop."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class QuotaParts:
         self.connections = ConnectionRates(windows=windows, window_ms=window_ms, limits=connection_rate_limits(config))
 
     def settings_changed(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """All settings of an entity below /config; those of entities without quotas are nothing to it."""
+        """Apply all settings of an entity below /config; ignores entities that have no quotas."""
         entity = entity_of(entity_type, name)
         if entity is not None:
             self.clients.entity_changed(entity, settings)
@@ -47,11 +47,14 @@ class QuotaParts:
             self._spawn(self._address_changed(name, settings), "quota of an address")
 
     async def _address_changed(self, name: str, settings: Mapping[str, str]) -> None:
-        """A host's name is looked up, which must not hold the loop up."""
+        """Resolve a host name without blocking the loop, and apply its settings."""
         address: str | None = name
         if name != paths.DEFAULT_ENTITY:
             address = await address_of(paths.desanitize(name))
         if address is None:
-            log.error("the quota of %s has no effect: there is no such host", paths.desanitize(name))
+            log.error(
+                "[quota of %s] has no effect: there is no such host, set it for an address instead",
+                paths.desanitize(name),
+            )
         else:
             self.connections.address_changed(address, settings)

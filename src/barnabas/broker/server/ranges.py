@@ -1,4 +1,4 @@
-"""What a response may contain besides bytes: a piece of a file that goes to the socket without being read."""
+"""The parts of a response: bytes, and pieces of files that go to the socket without being read."""
 
 import socket
 from collections.abc import Iterable, Sequence
@@ -28,14 +28,14 @@ BYTES = (bytes, bytearray, memoryview)
 
 
 def release(parts: Iterable[Part | Pinned]) -> None:
-    """Let go of the ranges among them: they will not be sent, or have been."""
+    """Release the ranges among the parts: they have been sent, or will not be."""
     for part in parts:
         if not isinstance(part, BYTES):
             part.release()
 
 
 def read_small(parts: Sequence[Part], bytes_max: int) -> bytearray | None:
-    """All parts in one piece; None where that is more than `bytes_max`, or where reading would wait for the disk."""
+    """Return all parts in one piece; None if that exceeds `bytes_max`, or if reading would wait for the disk."""
     size_bytes = 0
     for part in parts:
         size_bytes += len(part) if isinstance(part, BYTES) else part.size_bytes
@@ -54,7 +54,7 @@ def read_small(parts: Sequence[Part], bytes_max: int) -> bytearray | None:
                 if part.read_now(view[at:end]) < part.size_bytes:
                     return None
             except OSError:
-                # Not in memory, or a file system that cannot tell.
+                # Not in memory, or the file system cannot tell.
                 return None
         at = end
     return whole

@@ -1,14 +1,14 @@
-"""The memory of requests that have not been carried out, of all connections together.
+"""The memory of requests that have not been executed, of all connections together.
 
-With `queued.max.request.bytes` it is Kafka's pool: a request takes its whole size before it is received, as long as anything is
-left (so the last one may take more than that), and gives it back when its handler has run. Who finds nothing left is not read
-from until somebody gives something back. Kafka waits for that without end. Here a request that arrives too slowly goes when
-others wait for its memory.
+With `queued.max.request.bytes` it is Kafka's pool: a request takes its whole size before it is received, if any memory is free
+(so the last one may exceed the limit), and returns it when its handler has run. If no memory is free, the connection is not
+read until some is returned. Kafka waits for that without limit. Here a request that arrives too slowly is dropped if others
+wait for its memory.
 
-Without the setting nobody waits: a request counts with what has really come of it. All together may take a share of the
-machine's memory, which honest clients never do. Past it, the connection that holds most is closed.
+Without the setting no request waits: each counts with the bytes that have arrived. All together may take a share of the
+machine's memory, which honest clients never do. Above it, the connection that holds the most is closed.
 
-Only what has a buffer of its own counts. A request that arrived whole and runs at once takes no memory.
+Only separate buffers count. A request that arrived whole and runs at once takes no memory.
 """
 
 import os
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-#: Of the machine's memory, for requests under way, where `queued.max.request.bytes` is not set.
+#: Without `queued.max.request.bytes`, incomplete requests may take this fraction (1/4) of the machine's memory.
 SHARE_OF_MACHINE: Final = 4
 #: How long a request may take to arrive while others wait for its memory.
 PATIENCE_S: Final = 30.0
@@ -24,11 +24,11 @@ CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 class Holder(Protocol):
-    """A connection, as its memory sees it."""
+    """The part of a connection that the memory uses."""
 
     @property
     def frame_since_s(self) -> float | None:
-        """The loop's time when the request that is arriving began; None if none is."""
+        """The loop's time when the present request began to arrive; None if there is none."""
         ...
 
     def resume(self) -> None: ...
@@ -37,7 +37,7 @@ class Holder(Protocol):
 
 
 class Timers(Protocol):
-    """The part of an event loop that is needed here."""
+    """The methods of an event loop that are used here."""
 
     def time(self) -> float: ...
 
@@ -47,7 +47,7 @@ class Timers(Protocol):
 
 
 def machine_bytes(cgroup_limit: Path = CGROUP_LIMIT) -> int:
-    """What the machine has, or the container that this process runs in."""
+    """Return the memory of the machine, or of the container in which this process runs."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(physical, int(cgroup_limit.read_text()))
@@ -60,17 +60,17 @@ class RequestMemory:
 
     def __init__(self, loop: Timers, pool_bytes: int = -1) -> None:
         self._loop = loop
-        #: Requests take their whole size before they arrive.
+        #: Whether requests take their whole size before they arrive.
         self.is_pool = pool_bytes > 0
         self.limit_bytes = pool_bytes if self.is_pool else machine_bytes() // SHARE_OF_MACHINE
         self.used_bytes = 0
         self._held: dict[Holder, int] = {}
-        #: In the order in which they came. What they have read so far does not count, or they would wait for themselves.
+        #: In order of arrival. The bytes that they have already read do not count, or they would wait for themselves.
         self._waiting: dict[Holder, None] = {}
         self._is_waking = self._is_watching = self._is_closing = False
 
     def may_begin(self, holder: Holder) -> bool:
-        """Whether a request may be received now; if not, the connection's `resume` is called when it may."""
+        """Whether a request may be received now; if not, the connection's `resume` is called later."""
         if not self.is_pool or self.used_bytes < self.limit_bytes:
             return True
         self._waiting[holder] = None
@@ -81,12 +81,12 @@ class RequestMemory:
         return holder in self._waiting
 
     def leave(self, holder: Holder) -> None:
-        """The connection is closed."""
+        """Release the memory of a closed connection."""
         self._waiting.pop(holder, None)
         self.hold(holder, 0)
 
     def hold(self, holder: Holder, size_bytes: int) -> None:
-        """From now on the connection has so much."""
+        """Set the memory that the connection holds."""
         before = self._held.get(holder, 0)
         if size_bytes:
             self._held[holder] = size_bytes
@@ -98,12 +98,12 @@ class RequestMemory:
                 self._is_waking = True
                 self._loop.call_soon(self._wake)
         elif not self.is_pool and not self._is_closing:
-            # Not at once: a loop that has asked for a buffer does not expect its connection to end.
+            # Not at once: the loop has just asked for a buffer, and does not expect its connection to end.
             self._is_closing = True
             self._loop.call_soon(self._close_largest)
 
     def _wake(self) -> None:
-        """In the order in which they came, each as long as something is left."""
+        """Resume waiting connections in order of arrival, as long as memory is free."""
         self._is_waking = False
         for holder in list(self._waiting):
             if self.used_bytes >= self.limit_bytes:
@@ -117,17 +117,17 @@ class RequestMemory:
             return
         largest = max(self._held, key=lambda holder: self._held[holder])
         largest.fail(
-            f"requests that have not arrived whole take {self.used_bytes} bytes, and this connection holds most of them; "
-            f"with queued.max.request.bytes clients would wait for each other"
+            f"incomplete requests take {self.used_bytes} bytes, and this connection holds most of them; set "
+            f"queued.max.request.bytes to make clients wait for each other instead"
         )
         self.hold(largest, 0)
 
     def _watch(self) -> None:
         if not self._is_watching:
             self._is_watching = True
-            self._loop.call_later(PATIENCE_S, self._look_for_slow_ones)
+            self._loop.call_later(PATIENCE_S, self._close_slow)
 
-    def _look_for_slow_ones(self) -> None:
+    def _close_slow(self) -> None:
         self._is_watching = False
         if not self._waiting:
             return

@@ -1,8 +1,8 @@
-"""The time that requests take of the broker's loop, charged to who sent them (`request_percentage`, KIP-124).
+"""Charges the time that requests take of the broker's loop to their client (`request_percentage`, KIP-124).
 
-Kafka counts the time of its network and I/O threads, so that its whole is 100 % for each of them. Here one loop does all the
-work: 100 % is the whole broker. What a request waits for costs nothing; what its handler, its encoding and the sending of its
-answer take of the loop does. Requests between brokers are exempt, as in Kafka.
+Kafka counts the time of its network and I/O threads, so that each of them has 100 %. Here one loop does all the work: 100 % is
+the whole broker. Waiting costs nothing; running the handler, encoding and sending the answer do. Requests between brokers are
+exempt, as in Kafka.
 """
 
 from collections.abc import Awaitable, Callable, Generator
@@ -14,8 +14,8 @@ from barnabas.wire.versions import api_named
 
 T = TypeVar("T")
 
-#: Kafka throttles none of these: the controller's requests, those of brokers to the controller, and SASL, which is over before
-#: quotas know whose time it is.
+#: Requests that Kafka never throttles: the controller's, those of brokers to the controller, and SASL, which ends before the
+#: client's quota is known.
 EXEMPT: Final = frozenset(
     api_named(name).key
     for name in (
@@ -40,13 +40,13 @@ class RequestQuota:
         self._now_s = now_s
 
     def admit(self, call: Call, started_s: float) -> None:
-        """From here on the call's time is measured. Asked only where anybody's time is limited."""
+        """Begin to measure the call's time. Called only if any client's time is limited."""
         if call.api.api_key not in EXEMPT:
             call.meter = self
             call.busy_since_s = started_s
 
     def charge(self, call: Call) -> None:
-        """The answer is about to be made: what it took so far; the client may have to wait for it."""
+        """Charge the time used so far, just before the answer is built; the client may have to wait for it."""
         now_s = self._now_s()
         used_s = call.busy_s
         if call.busy_since_s:
@@ -63,7 +63,7 @@ class RequestQuota:
         call.throttle_ms = max(call.throttle_ms, throttle_ms)
 
     def add(self, call: Call, used_s: float) -> None:
-        """Time after the answer was made: it counts for the next one."""
+        """Charge time that was used after the answer was built: it counts for the next answer."""
         self.quotas.add(
             Quota.REQUEST,
             call.channel.principal.name,
@@ -73,7 +73,7 @@ class RequestQuota:
         )
 
     def rest(self, call: Call) -> None:
-        """The handler has returned. What it did after its answer counts as well."""
+        """Charge the rest after the handler has returned, including its work after the answer."""
         if not call.busy_since_s:
             return
         used_s, call.busy_since_s = self._now_s() - call.busy_since_s, 0.0
@@ -110,5 +110,5 @@ class Measured(Awaitable[T]):
             thrown = None
             try:
                 yield waits_for
-            except BaseException as error:  # a cancellation, mostly: for the work to hear of
+            except BaseException as error:  # usually a cancellation: pass it on to the work
                 thrown = error

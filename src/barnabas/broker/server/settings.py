@@ -1,4 +1,4 @@
-"""From a broker's settings to what its parts are made with."""
+"""Converts a broker's settings into the settings of its parts."""
 
 import ssl
 
@@ -39,7 +39,7 @@ def controller_settings(broker_id: BrokerId, config: BrokerConfig) -> Controller
 
 
 def session_config(config: BrokerConfig) -> SessionConfig:
-    """:raises ConfigError: for settings with which ZooKeeper would not know who this broker is."""
+    """Return the session's settings. :raises ConfigError: if ZooKeeper could not identify this broker with them."""
     hosts, chroot = SessionConfig.split(config.zookeeper_connect)
     digest = config.barnabas_zookeeper_digest
     if digest is not None and not all(digest.value.partition(":")):
@@ -47,7 +47,7 @@ def session_config(config: BrokerConfig) -> SessionConfig:
     has_certificate = config.zookeeper_ssl_client_enable and config.zookeeper_ssl_keystore_location is not None
     if config.zookeeper_set_acl and digest is None and not has_certificate:
         raise ConfigError(
-            "zookeeper.set.acl=true, but ZooKeeper would not know who this broker is: set barnabas.zookeeper.digest to "
+            "zookeeper.set.acl=true, but ZooKeeper could not identify this broker: set barnabas.zookeeper.digest to "
             "user:password, the same on every broker, or zookeeper.ssl.client.enable with zookeeper.ssl.keystore.location"
         )
     return SessionConfig(
@@ -63,7 +63,8 @@ def session_config(config: BrokerConfig) -> SessionConfig:
 
 
 def _zookeeper_in_flight_max(config: BrokerConfig) -> int:
-    """Kafka's default of 10 makes a controller's takeover wait for many round trips: it counts only if it is set."""
+    """Return the in-flight limit. Kafka's default of 10 would slow a controller's takeover down: it applies only if it is
+    set."""
     is_set = "zookeeper.max.in.flight.requests" in config.originals
     return min(config.zookeeper_max_in_flight_requests, IN_FLIGHT_MAX) if is_set else IN_FLIGHT_MAX
 
@@ -80,7 +81,7 @@ def _zookeeper_context(config: BrokerConfig) -> ssl.SSLContext:
                 keystore_type=config.zookeeper_ssl_keystore_type or _store_type(keystore),
                 keystore_location=keystore,
                 keystore_password=password,
-                # ZooKeeper has one password for the store and its key.
+                # ZooKeeper's settings have one password for the store and its key.
                 key_password=password,
                 truststore_type=config.zookeeper_ssl_truststore_type or _store_type(truststore),
                 truststore_location=truststore,
@@ -100,23 +101,23 @@ def _secret(password: Password | None) -> str | None:
 
 
 def _store_type(location: str | None) -> str:
-    """By the file's ending, as ZooKeeper does. `JKS` takes PKCS12 files, too."""
+    """Return the type by the file's ending, as ZooKeeper does. `JKS` accepts PKCS12 files, too."""
     return "PEM" if location is not None and location.lower().endswith(".pem") else "JKS"
 
 
 def control_listener_name(config: BrokerConfig) -> str:
-    """The listener of other brokers to which a controller here sends its requests."""
+    """Return the listener of other brokers to which a controller here sends its requests."""
     return config.control_plane_listener_name or config.inter_broker_listener_name
 
 
 def allows_consumer_protocol(config: BrokerConfig) -> bool:
-    """Whether the settings leave the consumer protocol (KIP-848) on. Kafka's default is off: it counts only if it is set."""
+    """Whether the settings allow the consumer protocol (KIP-848). Kafka's default excludes it: it applies only if it is set."""
     is_set = "group.coordinator.rebalance.protocols" in config.originals
     return not is_set or "consumer" in config.group_coordinator_rebalance_protocols
 
 
 def buffer_bytes(config: BrokerConfig, setting: str) -> int:
-    """-1 if it is not set: the kernel sizes a socket's buffers better than Kafka's default of 100 KB does.
+    """Return a buffer size; -1 if it is not set: the kernel sizes a socket's buffers better than Kafka's default of 100 KB.
 
     A fixed send buffer cuts the sendfile of a 1 MB fetch into seven pieces, at five times the CPU.
     """
@@ -145,7 +146,7 @@ def connection_limits(config: BrokerConfig) -> ConnectionLimits:
 
 
 def _broker_listener(config: BrokerConfig) -> str | None:
-    """The brokers' listener, if clients have another one: clients must not keep brokers out."""
+    """Return the brokers' listener, if clients have another one: clients must not keep brokers out."""
     return config.inter_broker_listener_name if len(config.listeners) > 1 else None
 
 

@@ -1,8 +1,8 @@
 """Writes parts (bytes and file ranges) to a peer, in order, without blocking and without copying files.
 
-uvloop owns the connection's descriptor for reading. A `SocketWriter` sends on a duplicate of it, and is the only one that
-does: mixing with the transport's own write buffer would corrupt the stream. TLS needs the transport, hence
-`TransportWriter`: it reads ranges on the thread pool and writes them as bytes, which is what TLS costs in Kafka, too.
+uvloop owns the connection's descriptor for reading. A `SocketWriter` sends on a duplicate of it, and is the only sender:
+mixing with the transport's own write buffer would corrupt the stream. TLS needs the transport, so a `TransportWriter` reads
+ranges on the thread pool and writes them as bytes, which TLS costs in Kafka, too.
 """
 
 import asyncio
@@ -15,33 +15,33 @@ from typing import Protocol
 
 from barnabas.broker.server.ranges import BYTES, FileRange, Part, read_small, release
 
-#: How much one call may send before others get their turn on the loop. A peer that reads at once would let it take all.
+#: Bytes that one call may send before the loop runs other work. A fast reader would otherwise let it send everything.
 SEND_STEP_BYTES = 1024 * 1024
-#: Answers with no more of a file are read and go out with one call: probing, sending a header, a range and what follows it
-#: costs more than the copy.
+#: Answers with at most this many bytes of files are read and sent with one call: checking, and sending header, range and rest
+#: separately costs more than the copy.
 SMALL_BYTES = 64 * 1024
-#: How much of a range is read at once for a TLS peer.
+#: Bytes of a range that are read at once for a TLS peer.
 READ_STEP_BYTES = 256 * 1024
 
 
 class Writer(Protocol):
     @property
     def idle(self) -> bool:
-        """Whether everything has gone to the kernel: the peer reads at least as fast as it asks."""
+        """Whether everything has gone to the kernel: the peer reads at least as fast as it sends requests."""
         ...
 
     def waiting_bytes(self) -> int:
-        """What the peer has not made room for."""
+        """Return the number of bytes that the peer has not accepted yet."""
         ...
 
     def write(self, parts: Sequence[Part]) -> None: ...
     def close(self) -> None:
-        """Release every range that will not be sent any more."""
+        """Release every range that was not sent."""
         ...
 
 
 class SocketWriter:
-    """Owner: the event loop. `on_drained` is called when a write that had to wait has gone out whole."""
+    """Owner: the event loop. `on_drained` is called when a write that had to wait is complete."""
 
     __slots__ = (
         "_closed",
@@ -73,7 +73,7 @@ class SocketWriter:
         self._queue: deque[Part | _Progress] = deque()
         self._on_drained = on_drained
         self._on_error = on_error
-        self._waiting = False  #: for the socket to become writable
+        self._waiting = False  #: until the socket becomes writable
         self._reading = False  #: the pool is loading the range at the head of the queue
         self._closed = False
 
@@ -89,7 +89,7 @@ class SocketWriter:
             release(parts)
             return
         if not self._queue and not self._waiting and (whole := _in_one_piece(parts)) is not None:
-            # The usual case, a small response on an idle socket: one system call, no queue.
+            # The usual case is a small response on an idle socket: one system call, no queue.
             try:
                 sent = self._sock.send(whole if len(whole) <= SEND_STEP_BYTES else memoryview(whole)[:SEND_STEP_BYTES])
             except (BlockingIOError, InterruptedError):
@@ -127,7 +127,7 @@ class SocketWriter:
             self._fail(error)
 
     def _send_range(self, head: "FileRange | _Progress") -> bool:
-        """True when the range has gone out whole."""
+        """Send a step of the range; return whether it is complete."""
         if not isinstance(head, _Progress):
             if not head.is_resident(head.position, head.size_bytes):
                 self._load_then_send(head)
@@ -135,10 +135,10 @@ class SocketWriter:
             self._queue[0] = head = _Progress(head)
         sent = head.source.send_to(self._sock, head.position, min(head.size_bytes, SEND_STEP_BYTES))
         if sent == 0:
-            raise OSError("file shorter than the range that was to be sent")
+            raise OSError("the file is shorter than the range to be sent")
         head.advance(sent)
         if head.size_bytes:
-            # Give the loop a turn: one fast reader of a long range must not hold up everyone else.
+            # Let the loop run other work: one fast reader of a long range must not block everyone else.
             self._wait_writable()
             return False
         self._queue.popleft()
@@ -170,7 +170,7 @@ class SocketWriter:
             self._loop.add_writer(self._fd, self._writable)
 
     def _writable(self) -> None:
-        """Stays registered until the queue is empty, or waits for the disk: a large range takes several turns."""
+        """Stay registered until the queue is empty or waits for the disk: a large range takes several turns."""
         self._send_some()
         if self._closed:
             return
@@ -194,14 +194,14 @@ class SocketWriter:
             return
         self._closed = True
         self._loop.remove_writer(self._fd)
-        # A range that the pool is reading right now is released when that read ends: its descriptor is in use.
+        # A range that the pool is reading is released when that read ends: its descriptor is in use.
         release(list(self._queue)[1:] if self._reading else self._queue)
         self._queue.clear()
         self._sock.close()
 
 
 class TransportWriter:
-    """For TLS: bytes go through the transport; ranges are read on the thread pool, a step at a time."""
+    """For TLS: bytes go through the transport; ranges are read on the thread pool, step by step."""
 
     __slots__ = ("_closed", "_loop", "_on_drained", "_on_error", "_paused", "_pool", "_queue", "_reading", "_transport")
 
@@ -255,7 +255,7 @@ class TransportWriter:
             head = self._queue[0]
             if isinstance(head, BYTES):
                 if len(head) > SEND_STEP_BYTES:
-                    # To encrypt it takes long: a step now, the rest when others have had their turn.
+                    # Encryption takes long: write a step now, and the rest after other work.
                     self._transport.write(memoryview(head)[:SEND_STEP_BYTES])
                     self._queue[0] = memoryview(head)[SEND_STEP_BYTES:]
                     self._loop.call_soon(self._resume)
@@ -276,9 +276,9 @@ class TransportWriter:
 
     def _sent_step(self, progress: "_Progress", data: bytes) -> None:
         if not data:
-            # The log was truncated behind the reader's back: what was promised cannot be sent any more.
+            # The log was truncated during the read: the promised bytes are gone.
             self.close()
-            self._on_error(OSError("file shorter than the range that was to be sent"))
+            self._on_error(OSError("the file is shorter than the range to be sent"))
             return
         self._transport.write(data)
         progress.advance(len(data))
@@ -310,7 +310,7 @@ class TransportWriter:
 
 
 class _Progress:
-    """A range that is being sent: what is left of it."""
+    """The remaining part of a range that is being sent."""
 
     __slots__ = ("position", "size_bytes", "source")
 
@@ -332,7 +332,7 @@ def _size(part: "Part | _Progress") -> int:
 
 
 def _in_one_piece(parts: Sequence[Part]) -> bytes | bytearray | memoryview | None:
-    """What one call can send: bytes, or a long poll's few records, which have just been written and are read here."""
+    """Return the bytes that one call can send: a single part, or the few records of a long poll, read from memory here."""
     if len(parts) == 1 and isinstance(parts[0], BYTES):
         return parts[0]
     small = read_small(parts, SMALL_BYTES)

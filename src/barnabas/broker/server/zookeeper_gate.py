@@ -1,7 +1,7 @@
-"""While ZooKeeper is away, requests that need it are refused in seconds instead of left waiting.
+"""While ZooKeeper is unavailable, refuses requests that need it after seconds, instead of letting them wait.
 
-A short absence (a fail-over of the ensemble, a restart) is waited for. Kafka's admin clients take REQUEST_TIMED_OUT for
-what it is: the request may be tried again, and may have been carried out. Owner: the event loop.
+Requests wait through a short absence (a fail-over of the ensemble, a restart). Kafka's admin clients understand
+REQUEST_TIMED_OUT: the request may be tried again, and may have been carried out. Owner: the event loop.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.versions import api_named
 
-#: How long ZooKeeper may be away before requests are refused.
+#: How long ZooKeeper may be unavailable before requests are refused.
 PATIENCE_S: Final = 5.0
-#: What cannot be answered without it. Controllers' and coordinators' own requests wait: those who sent them do, too.
+#: APIs that cannot be answered without it. Requests of controllers and coordinators wait: their senders wait for ZooKeeper too.
 NEEDS_ZOOKEEPER: Final = frozenset(
     api_named(name).key
     for name in (
@@ -40,9 +40,9 @@ NEEDS_ZOOKEEPER: Final = frozenset(
         "ElectLeaders",
     )
 )
-#: What may need it, by what is asked for: begun all the same, and refused where it does not end at once.
+#: APIs that need it for some requests: they begin all the same, and are refused if they do not end soon.
 MAY_NEED_ZOOKEEPER: Final = frozenset({api_named("DescribeConfigs").key})
-#: How long these may take while ZooKeeper is away.
+#: How long these may take while ZooKeeper is unavailable.
 GRACE_S: Final = 0.5
 
 Refuse = Callable[[Call, ApiMessage | None, Exception], None]
@@ -58,7 +58,7 @@ class ZooKeeperGate:
         on_closed: Callable[[frozenset[int]], None],
         refuse: Refuse,
     ) -> None:
-        """`on_closed` gets the APIs that are closed from now on: those that need ZooKeeper, or none."""
+        """`on_closed` is called with the APIs that are closed from now on: those that need ZooKeeper, or none."""
         self._session = session
         self._timers = timers
         self._clock = clock
@@ -70,7 +70,7 @@ class ZooKeeperGate:
         session.on_state(self._state_changed)
 
     def begin(self, call: Call, request: ApiMessage | None) -> None:
-        """A request that needs ZooKeeper is under way."""
+        """Register a request that has begun and needs ZooKeeper."""
         self._waiting[call] = request
         if self._is_closed:
             self._timers.call_later(GRACE_S, self._refuse_if_waiting, call)
@@ -106,4 +106,4 @@ class ZooKeeperGate:
     def _refuse_if_waiting(self, call: Call) -> None:
         if call in self._waiting and self._is_closed:
             request = self._waiting.pop(call)
-            self._refuse(call, request, ConnectionLost(f"{self._since()}; what was asked for may still be done"))
+            self._refuse(call, request, ConnectionLost(f"{self._since()}; the request may still be carried out"))

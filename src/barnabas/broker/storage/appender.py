@@ -30,7 +30,7 @@ EPOCH_MAX: Final = (1 << 31) - 1
 class LogAppender:
     """Gives batches their offsets and writes them. Owner: the log.
 
-    Promise: an append is done whole or not at all. Producers and epochs change with the segment.
+    Promise: an append is done whole or not at all. The producers and the leader epochs change together with the segment.
     """
 
     __slots__ = ("_flusher", "_segments", "_state", "_truncator")
@@ -50,9 +50,9 @@ class LogAppender:
         origin: Origin = Origin.CLIENT,
         verification_guard: object | None = None,
     ) -> AppendInfo:
-        """Check one batch, give it the next offsets and the epoch, and write it. `records` is written to.
+        """Check one batch, give it the next offsets and the epoch, and write it. Both are written into `records`.
 
-        Raises `Refused` (`InvalidRecords` with one entry a bad record) before anything has changed.
+        Raises `Refused` (`InvalidRecords` with one entry for each bad record) before anything changes.
         """
         state = self._state
         if state.is_closed:
@@ -112,7 +112,7 @@ class LogAppender:
             header.record_count,
             size,
             duplicate=True,
-            # The first one's flush may not have ended yet.
+            # The flush of the first append may not have ended yet.
             flush_due=before.last_offset >= self._flusher.recovery_point and self._flusher.is_due(),
         )
 
@@ -121,10 +121,11 @@ class LogAppender:
     ) -> AppendInfo | None:
         """Write what the leader sent, with its offsets and epochs; None if there was no whole batch.
 
-        What is of a later epoch than `leader_epoch`, the leader's, is left out, and all that follows: it was read from a file
-        that had been cut by then, and written over. Its offsets may fit, but what it follows on is not what is here.
+        Leave out a batch whose epoch is later than `leader_epoch` (the leader's), and every batch after it. The leader read
+        such a batch from a file that it had truncated and written over by then. Its offsets may fit, but the records before
+        it differ from the records here.
 
-        Raises `Refused` before anything is written (`UnexpectedAppendOffset` if it does not follow on the log end). The
+        Raises `Refused` before anything is written (`UnexpectedAppendOffset` if the records do not follow on the log end). The
         records go into one segment, even past `segment.bytes`: the leader may have accepted them when it was larger.
         """
         state = self._state
@@ -137,7 +138,7 @@ class LogAppender:
         for after, header in follower_batches(records, log_end_offset=end, partition=state.partition):
             if header.leader_epoch > leader_epoch:
                 logger.info(
-                    "%s: leaving out what is at %d, of epoch %d: the leader's is %d",
+                    "[partition %s] leaving out the leader's batches from offset %d on: their epoch is %d, the leader's is %d",
                     state.partition,
                     header.base_offset,
                     header.leader_epoch,
@@ -161,7 +162,7 @@ class LogAppender:
                 logger.warning("%s", warning)
         data = records if size == len(records) else memoryview(records)[:size]
         self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
-        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.
+        # Only after the write: an append refused for want of a descriptor comes again, and must find the old epochs.
         for header, _ in batches:
             self._start_epoch(header.leader_epoch, header.base_offset)
         return AppendInfo(
@@ -176,21 +177,21 @@ class LogAppender:
         )
 
     def _append_failed(self, error: OSError, first: int) -> NoReturn:
-        """Without a free descriptor the next append may succeed. But if this one was written in part, the log must close."""
+        """Raise a fault. Without a descriptor the next append may succeed; after a partly written one the log must close."""
         state = self._state
         if state.log_end_offset > first:
             state.fault_half_way(error)
         state.fault(error)
 
     def _half_written(self, error: Exception) -> NoReturn:
-        """A bug in the middle of an append: nobody knows what the log holds now."""
+        """Report a bug in the middle of an append: the contents of the log are unknown now."""
         if isinstance(error, BarnabasError):
             raise error
         raise BrokenInvariant(f"{self._state.partition}: an append failed half-way: {error!r}") from error
 
     def _begins_at(self, records: bytes | bytearray | memoryview) -> int:
-        """Where these records may begin: at the log end. But DeleteRecords may leave the log start inside a batch. The leader
-        sends that batch whole, so an empty replica starts with the batch too, and hides the deleted part."""
+        """Return the offset at which these records may begin: the log end. But DeleteRecords may leave the log start inside a
+        batch. The leader sends that batch whole, so an empty replica starts with the batch too, and hides the deleted part."""
         end, start = self._state.log_end_offset, self._state.log_start_offset
         if end == start and len(records) >= HEADER_SIZE:
             header = read_header(records)
@@ -204,7 +205,7 @@ class LogAppender:
             epochs.assign(epoch, offset)
 
     def assign_epoch_start(self, epoch: int, offset: int | None = None) -> None:
-        """This replica leads from `epoch` on. The epoch starts at the log end, even if no record follows."""
+        """Record that this replica leads from `epoch` on. The epoch starts at the log end, even if no record follows."""
         state = self._state
         self._start_epoch(epoch, state.log_end_offset if offset is None else offset)
 
@@ -218,7 +219,7 @@ class LogAppender:
         offset_of_max: int,
         now_ms: int,
     ) -> None:
-        """Batches that passed every check, and what follows from them. By position: keywords cost time here."""
+        """Write batches that passed every check, and update what depends on them. By position: keywords cost time here."""
         state = self._state
         config = state.config
         try:
@@ -231,8 +232,8 @@ class LogAppender:
                 segment_bytes=config.segment_bytes,
                 roll_ms=config.roll_ms,
             ):
-                # A segment begins where the log ends, also where compaction has left out what a follower would get next:
-                # recovery takes a hole between two segments for a tail that was lost.
+                # A segment begins at the log end, even if compaction has removed the next offsets at the leader: recovery takes
+                # a hole between two segments for a lost tail.
                 end = state.log_end_offset
                 segment = self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)
             if plan is not None and plan.completed:
@@ -257,7 +258,8 @@ class LogAppender:
         max_timestamp: int,
         offset_of_max: int,
     ) -> None:
-        """Batches that end transactions. The index of aborted ones is opened first: without a descriptor nothing is written."""
+        """Write batches that end transactions. The index of aborted ones is opened first: without a descriptor nothing is
+        written."""
         index = segment.txn_index
         if any(completed.is_aborted for completed in plan.completed):
             index.hold()
@@ -269,7 +271,7 @@ class LogAppender:
             index.let_go()
 
     def _apply(self, plan: AppendPlan) -> None:
-        """The batches are in the log: update the producers and end transactions."""
+        """Update the producers and end the transactions of batches that are in the log now."""
         producers = self._state.producers
         for append in plan.appends:
             producers.update(append)

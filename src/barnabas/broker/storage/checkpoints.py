@@ -1,8 +1,7 @@
 """The small text files beside the logs: offset and epoch checkpoints, partition.metadata, the clean-shutdown marker.
 
-Written atomically (`Disk.replace_file`). Read strictly: whatever is not as
-Kafka writes it raises `CheckpointError`, which says the path and the line. I/O errors stay `OSError`: the caller
-knows the log directory that they take offline.
+Written atomically (`Disk.replace_file`). Read strictly: content that Kafka would not write raises `CheckpointError`, which
+names the path and the line. I/O errors stay `OSError`: the caller knows which log directory they take offline.
 """
 
 import json
@@ -18,7 +17,7 @@ from barnabas.broker.storage.epoch_cache import EpochEntry
 CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 CLEAN_SHUTDOWN_VERSION: Final = 0
-#: What the marker holds when the broker knew no epoch (ZooKeeper mode), or none can be read.
+#: The marker's epoch if the broker knew none (ZooKeeper mode), or if the epoch cannot be read.
 NO_BROKER_EPOCH: Final = -1
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 
 class CheckpointError(Malformed):
-    """A checkpoint file that is not one. `line` counts from 1; 0 speaks of the file as a whole."""
+    """A checkpoint file with invalid content. `line` counts from 1; 0 means the file as a whole."""
 
     def __init__(self, path: str, line: int, why: str) -> None:
         super().__init__(f"{path}, line {line}: {why}" if line else f"{path}: {why}")
@@ -45,7 +44,7 @@ class PartitionMetadata(NamedTuple):
 
 
 def read_lines(path: str, disk: Disk) -> list[str]:
-    """The lines of a text file, ended as Java's readers take them; no line follows the last line end."""
+    """Return the lines of a text file, split as Java's readers do; the last line end starts no further line."""
     return split_lines(path, disk.read_file(path))
 
 
@@ -73,7 +72,7 @@ def _read(path: str, entry: Callable[[int, list[str]], T], disk: Disk) -> list[T
 
 
 def _parse(path: str, lines: list[str], entry: Callable[[int, list[str]], T]) -> list[T]:
-    """The entries of a checkpoint file. An empty file, or one with the version alone, holds none, as in Kafka."""
+    """Return the entries of a checkpoint file. An empty file, or one with only the version, has no entries, as in Kafka."""
     if not lines:
         return []
     version = parse_integer(path, 1, lines[0])
@@ -91,7 +90,7 @@ def _parse(path: str, lines: list[str], entry: Callable[[int, list[str]], T]) ->
 def write_offsets(
     path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True, disk: Disk = REAL_DISK
 ) -> None:
-    """recovery-point, replication, log-start and cleaner offset checkpoints: `topic partition offset` lines."""
+    """Write an offset checkpoint (recovery point, replication, log start, cleaner): lines `topic partition offset`."""
     lines = [f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()]
     disk.replace_file(path, _encode(CHECKPOINT_VERSION, lines), sync=sync)
 
@@ -111,7 +110,7 @@ def write_epochs(path: str, entries: Iterable[EpochEntry], *, sync: bool = True,
 
 
 def encode_epochs(entries: Iterable[EpochEntry]) -> bytes:
-    """leader-epoch-checkpoint: `epoch startOffset` lines."""
+    """Return the content of leader-epoch-checkpoint: lines `epoch startOffset`."""
     return _encode(CHECKPOINT_VERSION, [f"{entry.epoch} {entry.start_offset}" for entry in entries])
 
 
@@ -120,7 +119,7 @@ def read_epochs(path: str, *, disk: Disk = REAL_DISK) -> list[EpochEntry]:
 
 
 def parse_epochs(path: str, data: bytes) -> list[EpochEntry]:
-    """`path` is for messages."""
+    """Parse leader-epoch-checkpoint. `path` appears in error messages only."""
 
     def entry(number: int, fields: list[str]) -> EpochEntry:
         if len(fields) != 2:
@@ -169,10 +168,10 @@ def write_clean_shutdown(path: str, broker_epoch: int = NO_BROKER_EPOCH, *, disk
 
 
 def read_clean_shutdown(path: str, *, disk: Disk = REAL_DISK) -> int | None:
-    """The broker epoch of the marker; None where there is no marker.
+    """Return the broker epoch of the marker; None if there is no marker.
 
-    A marker whose content cannot be read (older Kafka wrote an empty one) still marks a clean shutdown, with
-    `NO_BROKER_EPOCH`: as in Kafka, being there is what counts.
+    A marker that cannot be read (older Kafka wrote an empty one) still marks a clean shutdown, with `NO_BROKER_EPOCH`: as in
+    Kafka, only its existence matters.
     """
     try:
         content = json.loads(disk.read_file(path))

@@ -1,7 +1,7 @@
-"""What every log of a broker shares, injected: disk, clock, timers, threads, and what to do when a directory fails.
+"""What all logs of a broker share, injected: disk, clock, timers, threads, and the reactions to a failed directory.
 
 The log itself imports no asyncio and starts no thread. A broker gives it the event loop's timers and a thread pool;
-a test gives it a manual clock and threads that run when told.
+a test gives it a manual clock and threads that run on demand.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from barnabas.broker.runtime.timers import Timer, Timers
 from barnabas.broker.storage.file_handle import SegmentPool
 
 Work = Callable[[], None]
-#: Called on the event loop once the work has ended, with what it raised.
+#: Called on the event loop once the work has ended, with the exception that it raised, or None.
 Done = Callable[[BaseException | None], None]
 
 
@@ -31,7 +31,7 @@ class Threads(Protocol):
 
 
 class InlineThreads:
-    """Runs the work where it stands: for tools and tests that have no event loop."""
+    """Runs the work in the caller's thread: for tools and tests that have no event loop."""
 
     def run(self, work: Work, done: Done) -> None:
         try:
@@ -59,7 +59,7 @@ class ImmediateTimers:
 
 
 def _raise_fault(fault: LogDirFault) -> None:
-    """Without a manager the fault only reaches the caller, as the exception that it is."""
+    """Do nothing: without a manager the fault only reaches the caller, as an exception."""
 
 
 def thread_pool(threads: int, name: str) -> Executor:
@@ -80,19 +80,19 @@ def _ignore_cut(partition: TopicPartition, directory: str, offset: int) -> None:
 
 
 def _ignore_log_start(partition: TopicPartition) -> None:
-    """Without replicas nobody need know."""
+    """Without replicas no part of the broker needs the log start."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LogEnvironment:
-    """Owner: whoever owns the logs. One for all logs of a broker."""
+    """Owner: the owner of the logs. One for all logs of a broker."""
 
     disk: Disk = field(default_factory=Disk)
     clock: Clock = field(default_factory=SystemClock)
     timers: Timers = field(default_factory=ImmediateTimers)
     threads: Threads = field(default_factory=InlineThreads)
     pool: SegmentPool = field(default_factory=SegmentPool)
-    #: Makes the threads, (how many, their name), that load and close many logs at once.
+    #: Creates a pool of (number of threads, their name) that loads and closes many logs at once.
     make_pool: Callable[[int, str], Executor] = thread_pool
     #: Spreads `segment.jitter.ms`, so that the segments of a topic do not all roll at once.
     random: Random = field(default_factory=Random)
@@ -104,14 +104,14 @@ class LogEnvironment:
     check_framing: bool = False
     #: `transaction.partition.verification.enable`
     transaction_verification: bool = False
-    #: Called on the event loop when a log's recovery point must reach the checkpoint file soon. After compaction: recovery
-    #: would take the holes that it made for damage.
+    #: Called on the event loop after compaction: the log's recovery point must reach the checkpoint file soon. Otherwise
+    #: recovery would take the holes that compaction made for damage.
     on_recovery_point: Callable[[str], None] = _ignore
-    #: Called on the event loop: write the recovery points and log starts of a directory's logs to disk, then call back.
-    #: Before a log that was cut grows again: recovery would trust records that were written over, or drop those below
+    #: Called on the event loop before a truncated log grows again: writes the recovery points and log starts of a directory's
+    #: logs to disk, then calls back. Otherwise recovery would trust records that were written over, or drop records below
     #: the former log start.
     save_bounds: Callable[[str, Done], None] = _saved
-    #: Called on the event loop when a log was cut, before it grows again: (partition, its directory, the new log end).
+    #: Called on the event loop after a log was truncated, before it grows again: (partition, its directory, new log end).
     on_cut: Callable[[TopicPartition, str, int], None] = _ignore_cut
     #: Called on the event loop when a log's start has moved.
     on_log_start: Callable[[TopicPartition], None] = _ignore_log_start
@@ -119,7 +119,7 @@ class LogEnvironment:
     is_tiering: bool = False
 
     def is_tiered(self, config: LogConfig, topic: str) -> bool:
-        """Whether a log may begin in the tier: `remote.storage.enable`, of a broker and of a topic that can have it."""
+        """Whether the log may start in the tier: both the broker and the topic enable it, and the topic can be tiered."""
         return (
             config.remote_storage_enable
             and self.is_tiering

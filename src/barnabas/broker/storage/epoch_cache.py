@@ -1,6 +1,6 @@
 """Which leader epoch started at which offset (KIP-101, KIP-279): the line along which replicas truncate.
 
-Pure but for the optional store, which is told of changes when the owner flushes. Owner: the log.
+Pure but for the optional store, which gets the changes when the owner flushes. Owner: the log.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,9 +17,9 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Answer of OffsetForLeaderEpoch: the largest epoch <= the one asked for, and where it ended.
+    """Answer of OffsetForLeaderEpoch: the largest epoch <= the requested one, and where it ended.
 
-    (NO_EPOCH, NO_OFFSET) where nothing is known.
+    (NO_EPOCH, NO_OFFSET) if no such epoch is known.
     """
 
     epoch: LeaderEpoch
@@ -27,11 +27,11 @@ class EpochEnd(NamedTuple):
 
 
 class KeptEpochs(NamedTuple):
-    """What a log knows of its records that are only in the tier."""
+    """The leader epochs of a log's records that are only in the tier."""
 
-    #: From the log start on.
+    #: Epochs from the log start on.
     epochs: list[EpochEntry]
-    #: The tier has all of them, up to here: segments that end below it have left the disk, or are about to. 0: not known.
+    #: The tier has all records below it: segments that end below it have left the disk, or will soon. 0: unknown.
     end_offset: int
 
 
@@ -46,16 +46,16 @@ class LeaderEpochCache:
     """Entries strictly ascending in both epoch and start offset.
 
     Changes only set `dirty`; `flush` writes them to the `store`. New epochs begin by the thousand when a broker fails, and
-    nobody needs their file then: the owner flushes before its recovery point moves past their records, and recovery
+    the file is not needed at that moment: the owner flushes before its recovery point moves past their records, and recovery
     reads the epochs of later records from the records. An epoch without a record may be forgotten: no replica can have
-    records of it, so nobody asks for its end.
+    records of it, so no replica asks for its end.
     """
 
     def __init__(self, entries: Iterable[EpochEntry] = (), store: EpochStore | None = None) -> None:
         self._store = store
         self._epochs: list[int] = []
         self._starts: list[int] = []
-        #: Changes that the store has not seen.
+        #: Whether there are changes that the store does not have.
         self.dirty = False
         for entry in entries:
             self._assign(entry.epoch, entry.start_offset)
@@ -80,9 +80,9 @@ class LeaderEpochCache:
         return self._entry(0) if self._epochs else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Record that `epoch` starts at `start_offset`; True where that was news.
+        """Record that `epoch` starts at `start_offset`; return whether that was new.
 
-        Entries that contradict it (a later epoch, or a start at or after it) go: the log was truncated since.
+        Removes entries that contradict it (a later epoch, or a start at or after it): the log was truncated since.
         """
         if not self._assign(epoch, start_offset):
             return False
@@ -103,7 +103,7 @@ class LeaderEpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
-        """The largest epoch <= `epoch`, and its end: where the next one starts, or the log end for the latest."""
+        """Return the largest epoch <= `epoch`, and its end: the start of the next epoch, or the log end for the latest."""
         epochs = self._epochs
         if epoch == NO_EPOCH or not epochs:
             return UNDEFINED_END
@@ -111,7 +111,7 @@ class LeaderEpochCache:
             return EpochEnd(LeaderEpoch(epoch), Offset(log_end))
         higher = bisect_right(epochs, epoch)
         if higher == len(epochs):
-            # Larger than any epoch that wrote here: this replica cannot tell.
+            # Larger than any epoch that wrote here: this replica does not know.
             return UNDEFINED_END
         end = Offset(self._starts[higher])
         if higher == 0:
@@ -120,12 +120,12 @@ class LeaderEpochCache:
         return EpochEnd(LeaderEpoch(epochs[higher - 1]), end)
 
     def start_of(self, epoch: int) -> Offset | None:
-        """Where an epoch starts; None where it is not known."""
+        """Return where an epoch starts; None if unknown."""
         at = bisect_left(self._epochs, epoch)
         return Offset(self._starts[at]) if at < len(self._epochs) and self._epochs[at] == epoch else None
 
     def epoch_at(self, offset: int) -> LeaderEpoch | None:
-        """In which epoch the record at `offset` was written; None before the first that is known."""
+        """Return the epoch in which the record at `offset` was written; None before the first known epoch."""
         at = bisect_right(self._starts, offset)
         return LeaderEpoch(self._epochs[at - 1]) if at else None
 
@@ -134,7 +134,7 @@ class LeaderEpochCache:
         return [self._entry(i) for i in range(bisect_left(self._starts, end_offset))]
 
     def between(self, start_offset: int, end_offset: int) -> list[EpochEntry]:
-        """The epochs of the records in [start_offset, end_offset), the first as if it began there."""
+        """Return the epochs of the records in [start_offset, end_offset), the first as if it began at `start_offset`."""
         entries = self.below(end_offset)
         first = max(bisect_right(self._starts, start_offset) - 1, 0)
         return [EpochEntry(entry.epoch, Offset(max(entry.start_offset, start_offset))) for entry in entries[first:]]
@@ -145,7 +145,7 @@ class LeaderEpochCache:
         return LeaderEpoch(self._epochs[at]) if at < len(self._epochs) else None
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Forget epochs that start at or after `end_offset`; True where there were any."""
+        """Forget epochs that start at or after `end_offset`; return whether there were any."""
         if end_offset < 0:
             return False
         at = bisect_left(self._starts, end_offset)
@@ -156,7 +156,7 @@ class LeaderEpochCache:
         return True
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Forget epochs that ended before `start_offset`; the one that holds it now starts there."""
+        """Forget epochs that ended before `start_offset`; the epoch that contains it now starts there."""
         at = bisect_right(self._starts, start_offset)
         if at == 0:
             return False
@@ -174,7 +174,7 @@ class LeaderEpochCache:
             self.dirty = True
 
     def flush(self) -> None:
-        """Write the entries to the store, where there is one and something changed."""
+        """Write the entries to the store, if there is one and something changed."""
         if self._store is not None and self.dirty:
             self._store.write(self.entries)
         self.dirty = False

@@ -12,7 +12,7 @@ from barnabas.broker.storage.log_flush import UnsyncedFiles
 class EpochFile:
     """The store of a `LeaderEpochCache`.
 
-    The log writes it when it is flushed, rolled or cut, without fsync: the loop must not wait. The flush syncs the file
+    The log writes it when it is flushed, rolled or truncated, without fsync: the loop must not wait. The flush syncs the file
     before the recovery point passes the records of these epochs. Recovery reads the epochs of later records from the log.
     """
 
@@ -21,7 +21,7 @@ class EpochFile:
     def __init__(self, directory: str, disk: Disk) -> None:
         self._disk = disk
         self.directory = directory
-        #: The log's list; `write` adds the file to it.
+        #: The log's own list; `write` adds the file to it.
         self.unsynced = UnsyncedFiles()
 
     @property

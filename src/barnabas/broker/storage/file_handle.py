@@ -1,4 +1,4 @@
-"""Open files, shared between those who read them and those who delete them.
+"""Open files, shared between the parts that read them and the parts that delete them.
 
 Owner: the event loop. A `FileRange` pins its file: the descriptor stays open, and its bytes readable, until `release`,
 even when the segment is renamed, deleted or closed meanwhile. The `SegmentPool` bounds how many inactive segments
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from barnabas.broker.storage.segment import Segment
 
 
-#: Further than any file goes.
+#: A position beyond the end of any file.
 NEVER_CUT: Final = 1 << 63
 
 
 class OpenFile:
-    """A descriptor and how many still need it. Closed when the segment has released it and no pin is left."""
+    """A descriptor with a count of its users. Closed when the segment has released it and no pin remains."""
 
     __slots__ = ("_let_go", "cut_at", "disk", "fd", "path", "pins")
 
     def __init__(self, disk: Disk, fd: int, path: str) -> None:
         self.disk = disk
         self.fd = fd
-        #: Where it was when it was opened, for messages.
+        #: The file's path when it was opened, for messages.
         self.path = path
         self.pins = 0
-        #: What is at or above is not what it was: the segment was cut there, and may have been written over.
+        #: The segment was truncated at this position. The bytes at and after it may have been written over.
         self.cut_at = NEVER_CUT
         self._let_go = False
 
@@ -48,13 +48,13 @@ class OpenFile:
             self.disk.close(self.fd)
 
     def let_go(self) -> None:
-        """The segment's own claim ends."""
+        """End the segment's own claim."""
         self._let_go = True
         if self.pins == 0:
             self.disk.close(self.fd)
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """`size_bytes` bytes: fewer only at the end of the file."""
+        """Return `size_bytes` bytes; fewer only at the end of the file."""
         data = self.disk.pread(self.fd, size_bytes, position)
         if len(data) == size_bytes or not data:
             return data
@@ -73,33 +73,34 @@ class FileRange:
 
     def __init__(self, handle: OpenFile, position: int, size_bytes: int) -> None:
         handle.pins += 1
-        #: Its descriptor stays open until `release`, whatever becomes of the segment.
+        #: Stays open until `release`, even if the segment is deleted.
         self.handle = handle
         self.position = position
         self.size_bytes = size_bytes
         self._released = False
 
     def release(self) -> None:
-        """Event loop only. Twice does no harm: a connection may fail while its last range is being sent."""
+        """Event loop only. A second call does no harm: a connection may fail while its last range is being sent."""
         if not self._released:
             self._released = True
             self.handle.unpin()
 
     def read(self) -> bytes:
-        """The bytes themselves, for TLS, for tools and for tests. Any thread, before `release`."""
+        """Return the bytes, for TLS, for tools and for tests. Any thread, before `release`."""
         return self.handle.read(self.position, self.size_bytes)
 
-    # What follows takes its own place in the file: a sender has sent a part already.
+    # The methods below take a position in the file: the sender has sent a part already.
 
     def read_now(self, buffer: WritableBuffer) -> int:
-        """Its beginning, as far as that is in memory; `OSError` where that cannot be told."""
+        """Read the beginning of the range, as far as it is in memory; `OSError` if the system cannot tell."""
         handle = self.handle
         if self.position + len(buffer) > handle.cut_at:
             raise self._cut()
         return handle.disk.read_now(handle.fd, buffer, self.position)
 
     def _cut(self) -> OSError:
-        """The answer promises bytes that are gone. What is in their place could fit on a follower's log, which it is not of."""
+        """The response promises bytes that are gone. The bytes in their place could pass a follower's checks, but belong
+        elsewhere."""
         return OSError(f"{self.handle.path} was cut at {self.handle.cut_at} while a part of it was being sent")
 
     def is_resident(self, position: int, size_bytes: int) -> bool:
@@ -108,19 +109,20 @@ class FileRange:
         return handle.disk.is_resident(handle.fd, position, size_bytes)
 
     def load(self, position: int, size_bytes: int) -> None:
-        """Make it resident. Any thread; blocks."""
+        """Load these bytes into memory. Any thread; blocks."""
         self.handle.disk.load(self.handle.fd, position, size_bytes)
 
     def read_at(self, position: int, size_bytes: int) -> bytes:
-        """Fewer bytes at the end of the file, and where a signal came. Any thread. `OSError` where the file was cut."""
+        """Return the bytes; fewer at the end of the file or after a signal. Any thread. `OSError` if the file was truncated
+        there."""
         handle = self.handle
         data = handle.disk.pread(handle.fd, size_bytes, position)
-        if position + size_bytes > handle.cut_at:  # after the read: the loop may cut while a thread reads
+        if position + size_bytes > handle.cut_at:  # after the read: the loop may truncate while a thread reads
             raise self._cut()
         return data
 
     def send_to(self, sock: "socket.socket", position: int, size_bytes: int) -> int:
-        """The number of bytes that the socket took. `OSError` where the file was cut."""
+        """Send bytes; return how many the socket took. `OSError` if the file was truncated there."""
         handle = self.handle
         if position + size_bytes > handle.cut_at:
             raise self._cut()
@@ -140,7 +142,7 @@ class HoldsFiles(Protocol):
 
 
 class SegmentPool:
-    """The inactive segments that have files open, the longest unused first. At most `max_open` of them, but for pins.
+    """The inactive segments with open files, the least recently used first. At most `max_open`, plus pinned ones.
 
     A segment holds up to three descriptors: its log and the maps of its two indexes.
     """
@@ -149,7 +151,8 @@ class SegmentPool:
 
     def __init__(self, max_open: int = 1000) -> None:
         self.max_open = max_open
-        #: Rebuilds damaged indexes of an inactive segment on a thread, (segment, why); None: the segment does it itself.
+        #: Rebuilds damaged indexes of an inactive segment on a thread, (segment, reason); None: the segment rebuilds them
+        #: itself.
         self.repair: Callable[[Segment, str], None] | None = None
         self._open: OrderedDict[HoldsFiles, None] = OrderedDict()
 

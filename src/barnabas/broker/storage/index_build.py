@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 def build_aside(
     indexes: tuple[OffsetIndex, TimeIndex], batches: SegmentBatches, interval_bytes: int, disk: Disk
 ) -> "IndexBuilder":
-    """Both indexes of a segment, in files of their own, on disk before they get their names. A power cut in between leaves the
-    old ones, in which the damage still shows. If they were written over, it could leave some of both, in which none does.
+    """Build both indexes of a segment in temporary files, which are on disk before they get their names. A power cut in between
+    leaves the old indexes, in which the damage still shows. Writing over the old ones could leave a mix without visible damage.
     Blocks; any thread."""
     for index in indexes:
         disk.unlink(index.path)
@@ -31,7 +31,7 @@ def build_aside(
 class IndexBuilder:
     """Empties both indexes, then takes every batch of the segment in order, then `finish`.
 
-    A batch may be left out that begins at or before `next_entry_after` and has no timestamp above `max_timestamp`.
+    Callers may leave out a batch that begins at or before `next_entry_after` and has no timestamp above `max_timestamp`.
     """
 
     __slots__ = (
@@ -46,15 +46,15 @@ class IndexBuilder:
     def __init__(
         self, offset_index: OffsetIndex, time_index: TimeIndex, interval_bytes: int, size_bytes: int | None = None
     ) -> None:
-        """`size_bytes`: of the segment, where it is known. Thousands of small ones are read after an unclean stop: room that
-        they cannot need costs more than all else."""
+        """`size_bytes`: the size of the segment, if known. After an unclean stop thousands of small segments are read, and room
+        that their indexes cannot need would cost more than everything else."""
         entries_max = None if size_bytes is None else size_bytes // (interval_bytes + 1)
         offset_index.reset(entries_max)
         time_index.reset(None if entries_max is None else entries_max + 1)
         self._offset_index = offset_index
         self._time_index = time_index
         self.interval_bytes = interval_bytes
-        #: A batch that begins past this position gets an entry.
+        #: A batch that begins past this position gets an index entry.
         self.next_entry_after = interval_bytes
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max = offset_index.base_offset
@@ -64,19 +64,19 @@ class IndexBuilder:
             self.max_timestamp, self.offset_of_max = max_timestamp, last_offset
         if position > self.next_entry_after:
             self.next_entry_after = position + self.interval_bytes
-            # An index that is too small for its segment stays sparse: look-ups walk further, and find all the same.
+            # An index that is too small for its segment stays sparse: look-ups scan further, but still succeed.
             if not self._offset_index.is_full:
                 self._offset_index.append(last_offset, position)
             if not self._time_index.is_full:
                 self._time_index.maybe_append(self.max_timestamp, self.offset_of_max)
 
     def add_all(self, batches: SegmentBatches) -> None:
-        """Every batch of the segment, or those up to damage in it."""
+        """Add every batch of the segment, or those before the first damage."""
         before = self._offset_index.base_offset - 1
         limit = self._offset_index.base_offset + RELATIVE_OFFSET_MAX
         try:
             for position, header in batches.headers():
-                # A base offset is in no CRC.
+                # The CRC does not cover the base offset.
                 if not before < header.base_offset <= header.last_offset <= limit:
                     raise CorruptSegment(
                         f"{batches.file.path}: offsets [{header.base_offset}, {header.last_offset}] follow on {before}",
@@ -85,7 +85,11 @@ class IndexBuilder:
                 before = header.last_offset
                 self.add(position, before, header.max_timestamp)
         except CorruptSegment as error:
-            logger.error("the indexes of %s reach only to the damage in it: %s", batches.file.path, error)
+            logger.error(
+                "[segment %s] the indexes end at the damage, look-ups find no later record: %s",
+                batches.file.path,
+                error,
+            )
 
     def finish(self, *, trim: bool) -> None:
         self._time_index.maybe_append(self.max_timestamp, self.offset_of_max, skip_full_check=True)

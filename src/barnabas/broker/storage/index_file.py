@@ -3,8 +3,8 @@
 The index of the active segment is preallocated (sparse) to `max_index_bytes`; when the segment becomes inactive, or at
 close, it is trimmed to its entries. After a crash the zero tail is still there, which `sanity_check` detects.
 
-Opened lazily: an index that nobody asks costs neither a file descriptor nor a map. Python's mmap keeps a
-duplicate of the descriptor, so ours is closed at once.
+Opened lazily: an index that is not read costs neither a file descriptor nor a map. Python's mmap keeps a duplicate of the
+descriptor, so ours is closed at once.
 
 A store into a hole of a mapped file kills the process with SIGBUS when the disk is full. So blocks are reserved
 (`Disk.reserve`) ahead of the entries, which raises `OSError` instead, and the log directory goes offline.
@@ -27,7 +27,7 @@ DEFAULT_MAX_INDEX_BYTES: Final = 10 * 1024 * 1024
 
 
 class CorruptIndex(Malformed):
-    """An index that cannot be right; the owner rebuilds it from the log."""
+    """An index with impossible content; the owner rebuilds it from the log."""
 
 
 class IndexFile(ABC):
@@ -51,7 +51,7 @@ class IndexFile(ABC):
         self._disk = disk
         self._map: FileMap | None = None
         self._opened = False
-        #: Length of the file. `entries * ENTRY_SIZE <= length_bytes`.
+        #: Length of the file. `entries * ENTRY_SIZE <= _length`.
         self._length = 0
         self._entries = 0
         #: Bytes from the start that have blocks on disk. Never below `entries * ENTRY_SIZE`.
@@ -60,7 +60,7 @@ class IndexFile(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, base_offset={self.base_offset})"
 
-    # -- what is there
+    # -- contents
 
     @property
     def is_open(self) -> bool:
@@ -86,7 +86,7 @@ class IndexFile(ABC):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in use, whatever the file's length."""
+        """The bytes of the entries, whatever the file's length."""
         return self.entries * self.ENTRY_SIZE
 
     @property
@@ -99,8 +99,8 @@ class IndexFile(ABC):
     # -- opening, sizing, closing
 
     def open(self) -> None:
-        """Map the file; create it, preallocated and empty, where it does not exist. An existing file counts as full
-        of entries: a caller that makes it active again calls `resize`, one that recovers calls `reset`."""
+        """Map the file; create it, preallocated and empty, if it does not exist. An existing file counts as full of entries:
+        a caller that makes it active again calls `resize`, a caller that recovers it calls `reset`."""
         if self._opened:
             return
         disk = self._disk
@@ -142,25 +142,25 @@ class IndexFile(ABC):
         self.resize(self.entries * self.ENTRY_SIZE)
 
     def reset(self, entries_max: int | None = None) -> None:
-        """Drop every entry and make room, for so many where that is known: where a rebuild starts. Also heals a file of an
-        impossible length."""
+        """Drop every entry and make room for the next ones, `entries_max` if that is known: a rebuild starts here. Also repairs
+        a file of an impossible length."""
         room = self._room(0)
         self._cut(0, room if entries_max is None else min(room, entries_max * self.ENTRY_SIZE), create=True)
         self._opened = True
 
     def close(self) -> None:
-        """Trim and unmap. May be opened again by the next look-up."""
+        """Trim and unmap. The next look-up may open the file again."""
         if self._opened and not self._read_only:
             self.trim_to_valid_size()
         self.release()
 
     def release(self) -> None:
-        """Unmap without touching the file: for a file that is renamed, deleted, or in a failed directory."""
+        """Unmap without touching the file: it was renamed or deleted, or its directory has failed."""
         self._unmap()
         self._opened = False
 
     def update_parent_dir(self, directory: str) -> None:
-        """The directory was renamed."""
+        """Follow the rename of the directory."""
         self.path = os.path.join(directory, os.path.basename(self.path))  # noqa: PTH119
 
     # -- truncation and checks
@@ -170,7 +170,7 @@ class IndexFile(ABC):
         """Drop every entry whose offset is at or above `offset`."""
 
     def sanity_check(self) -> None:
-        """Raise `CorruptIndex` if the index cannot be right. Cheap: looks at its ends only."""
+        """Raise `CorruptIndex` if the index cannot be right. Cheap: reads only the first and the last entry."""
         self.open()
         if self._length % self.ENTRY_SIZE:
             raise CorruptIndex(f"{self.path}: {self._length} bytes are not a multiple of {self.ENTRY_SIZE}")
@@ -179,7 +179,7 @@ class IndexFile(ABC):
 
     @abstractmethod
     def _check_ends(self) -> None:
-        """The first entry, which may be the last, and the last one: `CorruptIndex` if they cannot be right."""
+        """Raise `CorruptIndex` if the first or the last entry (they may be the same one) cannot be right."""
 
     def _check_offsets(self, first: int, last: int, entry: object) -> None:
         if min(first, last) < self.base_offset:
@@ -194,23 +194,23 @@ class IndexFile(ABC):
 
     @abstractmethod
     def _on_entries_changed(self) -> None:
-        """The number of entries, or the map, is another one: read the last entry again."""
+        """Read the last entry again: the number of entries, or the map, has changed."""
 
     @abstractmethod
     def _on_unmap(self) -> None:
-        """Let go of every view of the map, or it cannot be closed."""
+        """Release every view of the map; otherwise it cannot be closed."""
 
     def _cut(self, entries: int, length: int, *, create: bool = False) -> None:
         """Keep `entries` entries in a file of `length` bytes, and map it again.
 
-        The file is cut to its entries before it gets its length, so that what follows them is a hole that
-        reads as zero: no stale entry can come back, and none is overwritten through the map.
+        The file is cut to its entries before it gets its length, so that the rest is a hole that reads as zeros. No stale
+        entry can come back, and no entry is overwritten through the map.
         """
         disk = self._disk
-        fd = disk.open(self.path, create=create)  # before the map goes: without a descriptor the index stays as it is
+        fd = disk.open(self.path, create=create)  # before the unmap: without a descriptor the index stays as it is
         try:
             if self._map is None and length:
-                # A map keeps a descriptor, and no other one becomes free for it: look before anything is changed.
+                # A map keeps a descriptor, and this index frees none for it: try to open one before changing anything.
                 disk.close(disk.open(self.path))
             self._cut_file(fd, entries, length)
         finally:
@@ -231,13 +231,13 @@ class IndexFile(ABC):
             raise descriptors.half_way(error, self.path) from error
 
     def reserve_entry(self) -> None:
-        """Have blocks for one more entry, for which there is room: writing it cannot fail then."""
+        """Reserve disk blocks for one more entry, so that writing it cannot fail."""
         end = (self._entries + 1) * self.ENTRY_SIZE
         if end > self._reserved:
             self._reserve(end)
 
     def _reserve(self, end: int) -> None:
-        """Have blocks on disk up to `end` at least."""
+        """Reserve disk blocks at least up to `end`."""
         if end > self._length:
             raise BrokenInvariant(f"{self.path}: entry past the end of the index ({end} > {self._length} bytes)")
         target = min(-(-end // RESERVE_BYTES) * RESERVE_BYTES, self._length)
@@ -258,7 +258,7 @@ class IndexFile(ABC):
         return relative
 
     def _room(self, entries: int) -> int:
-        """The length of the file of an active segment: `max_index_bytes`, but room for those that are there and one more.
+        """Return the file length for an active segment: `max_index_bytes`, but at least the present entries and one more.
         `segment.index.bytes` may have become smaller, and a time index gets an entry at the roll, however full it is."""
         return max(self._round(self.max_index_bytes), (entries + 1) * self.ENTRY_SIZE)
 
@@ -266,7 +266,7 @@ class IndexFile(ABC):
         return length_bytes - length_bytes % self.ENTRY_SIZE
 
     def _remap(self, fd: int) -> None:
-        # An empty file cannot be mapped, and needs not to be.
+        # An empty file cannot be mapped, and need not be.
         self._map = self._disk.map(fd, self._length, read_only=self._read_only) if self._length else None
 
     def _unmap(self) -> None:

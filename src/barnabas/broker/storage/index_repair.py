@@ -1,7 +1,7 @@
-"""New indexes for a segment whose own are damaged, built on a thread: the event loop must not read a whole segment.
+"""Rebuilds damaged indexes of a segment on a thread: the event loop must not read a whole segment.
 
-While they are built, whoever needs them gets `IndexUnderRepair`. The thread writes temporary files; the next start deletes
-what a crash leaves of them. When the thread is done, the loop renames them.
+Until they are built, readers that need them get `IndexUnderRepair`. The thread writes temporary files; the next start deletes
+those that a crash leaves. When the thread is done, the loop renames them.
 """
 
 import logging
@@ -22,8 +22,8 @@ class IndexRepairs:
         self._env = env
 
     def begin(self, segment: Segment, why: str) -> None:
-        """For `SegmentPool.repair`. `segment` is inactive, so nothing of its log changes any more."""
-        logger.warning("rebuilding the indexes of %s on a thread: %s", segment.log_path, why)
+        """Start a repair (for `SegmentPool.repair`). `segment` is inactive, so its log no longer changes."""
+        logger.warning("[segment %s] rebuilding its indexes on a thread, nothing to do: %s", segment.log_path, why)
         repair = _Repair(segment, self._env)
         self._env.threads.run(repair.run, repair.done)
 
@@ -40,7 +40,7 @@ class _Repair:
         self._builder: IndexBuilder | None = None
 
     def run(self) -> None:
-        """Any thread. Touches only what cannot change: the log below its end, and files that nobody else knows."""
+        """Any thread. Touches only what cannot change: the log below its end, and files that no other part knows."""
         self._builder = build_aside(self._indexes, self._batches, self._interval_bytes, self._env.disk)
 
     def done(self, error: BaseException | None) -> None:
@@ -53,7 +53,7 @@ class _Repair:
 
     def _install(self, error: BaseException | None) -> None:
         segment = self._segment
-        # Deleted, replaced or moved meanwhile: nobody needs the new indexes, and an error says nothing about the disk.
+        # Deleted, replaced or moved since: the new indexes are not needed, and an error says nothing about the disk.
         is_gone = bool(segment.transient) or segment.directory != self._directory
         if is_gone:
             for index in self._indexes:

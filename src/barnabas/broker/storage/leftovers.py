@@ -1,4 +1,4 @@
-"""What a crash left half done in a partition's directory: deletions, compactions, swaps. Settled before segments load.
+"""Finishes or undoes what a crash interrupted in a partition's directory (deletion, compaction, swap), before segments load.
 
 Any thread. The states and their meaning are those of `replacement`.
 """
@@ -15,18 +15,20 @@ logger = logging.getLogger(__name__)
 
 
 def settle_leftovers(directory: str, disk: Disk) -> set[int]:
-    """Finish or undo what was going on. May itself be interrupted and called again.
+    """Finish or undo what the crash interrupted. A crash may interrupt this function too; then it is called again.
 
-    Returns the base offsets of segments that were being replaced or deleted. Where the file system does not keep the order of
-    renames, a power cut may leave the log of one and the indexes of the other, or a log without its indexes: they have to be
-    built again. The files that say so stay until `forget_leftovers`: the power may go before the new indexes are durable.
+    Returns the base offsets of segments that were being replaced or deleted. If the file system does not keep the order of
+    renames, a power cut may leave the log of one segment with the indexes of another, or a log without indexes: the indexes
+    have to be rebuilt. The files that show this stay until `forget_leftovers`, since the power may fail again before the new
+    indexes are durable.
     """
     files = [(name, names.parse_segment_file(name)) for name in disk.listdir(directory)]
     came_back = _came_back([parsed for _, parsed in files if parsed is not None])
     cleaned: list[SegmentFile] = []
     swaps: list[SegmentFile] = []
     if any(name.endswith(names.TXN_INDEX_SUFFIX + names.DELETED_SUFFIX) for name, _ in files):
-        # The process that renamed them was killed. Without the file nothing was aborted, should its log come back.
+        # The process that renamed them was killed. If the power fails now, a log could come back without its index of aborted
+        # transactions, and its aborted records would count as committed.
         disk.fsync_dir(directory)
     for name, parsed in files:
         if name.endswith((names.DELETED_SUFFIX, TMP_SUFFIX)):
@@ -41,10 +43,10 @@ def settle_leftovers(directory: str, disk: Disk) -> set[int]:
             swaps.append(parsed)
     replaced: set[int] = {*came_back, *(file.base_offset for file in (*cleaned, *swaps))}
     undone = min((file.base_offset for file in cleaned), default=None)
-    # `.swap` before `.cleaned`: were the lowest `.cleaned` gone first, a second crash would take the rest for decided.
+    # `.swap` before `.cleaned`: if the lowest `.cleaned` went first, a second crash would make the rest look decided.
     undecided = [swap for swap in swaps if undone is not None and swap.base_offset >= undone]
     for file in undecided:
-        _unlink(disk, directory, _name(file), "a swap that was not decided")
+        _unlink(disk, directory, _name(file), "it belongs to a swap that was not decided")
         swaps.remove(file)
     if undecided:
         disk.fsync_dir(directory)
@@ -55,7 +57,7 @@ def settle_leftovers(directory: str, disk: Disk) -> set[int]:
 
 
 def _came_back(files: list[SegmentFile]) -> set[int]:
-    """Segments that were deleted, and whose log a power cut has brought back, but not all else."""
+    """Return the base offsets of deleted segments whose log a power cut has brought back without all its indexes."""
     deleted = {(file.base_offset, file.kind) for file in files if file.transient == names.DELETED_SUFFIX}
     return {
         file.base_offset
@@ -68,7 +70,7 @@ def _came_back(files: list[SegmentFile]) -> set[int]:
 
 
 def forget_leftovers(directory: str, disk: Disk) -> None:
-    """The indexes that were built again are on disk: nothing has to say any longer that they were in doubt."""
+    """Delete the files that marked indexes as doubtful: the rebuilt indexes are on disk now."""
     disk.fsync_dir(directory)
     for name in disk.listdir(directory):
         parsed = names.parse_segment_file(name)
@@ -77,8 +79,8 @@ def forget_leftovers(directory: str, disk: Disk) -> None:
 
 
 def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:
-    # The directory is synced between the steps, as in `replacement`: the broker may have died before it was, and the power
-    # may go before this has ended.
+    # The directory is synced between the steps, as in `replacement`: the broker may have died before it was synced, and the
+    # power may fail before this function ends.
     disk.fsync_dir(directory)
     logs = [file for file in swaps if file.kind == names.LOG_SUFFIX]
     start = min(file.base_offset for file in logs)
@@ -91,15 +93,15 @@ def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:
         if start <= parsed.base_offset < end or parsed.base_offset in replaced:
             _unlink(disk, directory, name, "replaced by a compacted segment")
     disk.fsync_dir(directory)
-    # Logs get their final names last: one that still waits says that the old segments may be there too.
+    # Logs get their final names last: a remaining `.swap` log shows that old segments may still exist.
     for file in sorted(swaps, key=lambda swap: (swap.kind == names.LOG_SUFFIX, swap.base_offset)):
         target = _name(file._replace(transient=""))
-        logger.info("completing an interrupted swap: %s/%s becomes %s", directory, _name(file), target)
+        logger.info("[log directory] completing an interrupted swap: %s/%s becomes %s", directory, _name(file), target)
         disk.rename(f"{directory}/{_name(file)}", f"{directory}/{target}")
 
 
 def _next_offset(directory: str, disk: Disk, file: SegmentFile) -> int:
-    """The offset after the last batch, by headers alone: its indexes have not got their names yet."""
+    """Return the offset after the last batch, from headers alone: the indexes do not have their names yet."""
     path = f"{directory}/{_name(file)}"
     end = disk.size(path)
     next_offset, position = int(file.base_offset), 0

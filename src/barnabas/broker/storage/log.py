@@ -3,8 +3,8 @@
 Owner: the event loop. `FlushJob.run`, `Truncation.run` and the deletion of files run on threads and touch only what cannot
 change. An `OSError` becomes a `LogDirFault`: the environment gets it first, then the caller.
 
-`Log` is what callers know. It is its own `LogState`, which its parts share and change: `appender`, `log_read`, `log_segments`,
-`truncation`, `retention` and `log_flush`. Callers read the state's fields and change them by methods only.
+`Log` is the interface for callers. It is its own `LogState`, which its parts share and change: `appender`, `log_read`,
+`log_segments`, `truncation`, `retention` and `log_flush`. Callers read the state's fields and change them by methods only.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ from barnabas.broker.storage.txn_index import AbortedTxn
 
 
 class Log(LogState):
-    """A partition's log. `recovery.open_log` makes one."""
+    """A partition's log. Created by `recovery.open_log`."""
 
     __slots__ = (
         "_appender",
@@ -102,7 +102,7 @@ class Log(LogState):
             f"end={self.log_end_offset}, segments={len(self.segments)})"
         )
 
-    # -- what it is, and how far it goes
+    # -- identity and extent
 
     @property
     def name(self) -> str:
@@ -121,7 +121,7 @@ class Log(LogState):
         return self.segments.size_bytes
 
     def snapshot_at(self, offset: int) -> Snapshot | None:
-        """The producers' state at `offset` as it is on disk; None if there is no such file."""
+        """Return the producers' state at `offset` from disk; None if there is no such file."""
         newest = self.snapshots.newest(at_most=offset)
         return newest if newest is not None and newest.offset == offset else None
 
@@ -130,19 +130,20 @@ class Log(LogState):
         return self.epochs.latest_epoch
 
     def take_cut(self) -> int | None:
-        """The lowest log end since the last call to which the log was truncated. A copy of it must be truncated there, too."""
+        """Return the lowest offset to which the log was truncated since the last call. A copy of it must be truncated there
+        too."""
         lowest, self.lowest_cut = self.lowest_cut, None
         return lowest
 
     def put_back_cut(self, offset: int) -> None:
-        """The caller of `take_cut` could not truncate its copy: the next call returns this offset again."""
+        """Make the next `take_cut` return this offset again: the caller could not truncate its copy."""
         lowest = self.lowest_cut
         self.lowest_cut = offset if lowest is None else min(lowest, offset)
 
     def commit_up_to(self, offset: int) -> bool:
-        """For a leader: the other in-sync replicas have everything below `offset`. True if the high watermark moved.
+        """Record that all other in-sync replicas have everything below `offset`; return whether the high watermark moved.
 
-        Records that `flush.messages` wants on disk are committed only when they are there."""
+        A leader calls it. Records that `flush.messages` wants on disk are committed only once they are there."""
         flusher = self.flusher
         if flusher.recovery_point < flusher.due_up_to and offset > flusher.recovery_point:
             offset = flusher.recovery_point
@@ -164,10 +165,10 @@ class Log(LogState):
     # -- settings and names
 
     def update_config(self, config: LogConfig) -> None:
-        """The settings take effect with the next append, roll, read or retention pass.
+        """Use these settings from the next append, roll, read or retention pass on.
 
         A log leaves the tier only by `remote.log.delete.on.disable`, so that lost settings do not cost its history. It then
-        begins where its first segment does."""
+        begins at its first local segment."""
         self.config = config
         leaves_tier = config.remote_log_delete_on_disable and not self.is_tiered
         if self.log_start_offset < self.local_log_start_offset and leaves_tier:
@@ -177,7 +178,7 @@ class Log(LogState):
             segment.max_index_bytes = config.segment_index_bytes
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
-        """Keep the topic's id in `partition.metadata`. `INCONSISTENT_TOPIC_ID` if the log has another one."""
+        """Write the topic's id to `partition.metadata`. `INCONSISTENT_TOPIC_ID` if the log has another one."""
         if self.topic_id == topic_id:
             return
         if self.topic_id is not None:
@@ -194,7 +195,7 @@ class Log(LogState):
         self.topic_id = topic_id
 
     def moved_to(self, directory: str) -> None:
-        """The partition's directory has been renamed (a deletion, or a future log that takes its place)."""
+        """Follow the rename of the partition's directory (a deletion, or a future log that replaces the current one)."""
         self.directory = directory
         self._epoch_file.directory = directory
         self.flusher.moved_to(directory)
@@ -205,15 +206,15 @@ class Log(LogState):
     # -- reads off the hot path
 
     def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
-        """Those that overlap [from_offset, upper_offset): for a consumer that reads committed data."""
+        """Return the aborted transactions that overlap [from_offset, upper_offset): for consumers that read committed data."""
         return self._reader.aborted_transactions(from_offset, upper_offset)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """The first record whose timestamp is `timestamp` or later; None if there is none."""
+        """Return the first record whose timestamp is `timestamp` or later; None if there is none."""
         return self._reader.offset_for_timestamp(timestamp)
 
     def offset_of_max_timestamp(self) -> TimestampedOffset | None:
-        """The first record with the largest timestamp; None if no record has one."""
+        """Return the first record with the largest timestamp; None if no record has one."""
         return self._reader.offset_of_max_timestamp()
 
     def earliest_offset(self) -> TimestampedOffset:
@@ -223,34 +224,34 @@ class Log(LogState):
         return self._reader.earliest_local_offset()
 
     def latest_tiered_offset(self) -> TimestampedOffset | None:
-        """The last one that is known to be in the tier; None where nothing is."""
+        """Return the last offset that is known to be in the tier; None if there is none."""
         return self._reader.latest_tiered_offset()
 
     def earliest_pending_upload_offset(self) -> TimestampedOffset | None:
-        """The first one that is not in the tier yet (KIP-1023); None where that is not known, or nothing goes there."""
+        """Return the first offset that is not in the tier yet (KIP-1023); None if unknown, or if the log is not tiered."""
         return self._reader.earliest_pending_upload_offset()
 
     def latest_offset(self) -> TimestampedOffset:
         return self._reader.latest_offset()
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
-        """The largest epoch <= `epoch` that is known here, and where it ended (KIP-279)."""
+        """Return the largest known epoch <= `epoch`, and where it ended (KIP-279)."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def copy_candidates(self, from_offset: int) -> Iterator[CopyCandidate]:
-        """Rolled segments wholly below the last stable offset, from the one that holds `from_offset` on. Lazy: of what it has
-        not given yet it may come to know that it has gone. Raises `LogDirFault`, and `Refused` while an index is rebuilt."""
+        """Yield the rolled segments wholly below the last stable offset, from the one that holds `from_offset` on. Lazy: a
+        segment may be deleted before it is yielded. Raises `LogDirFault`, and `Refused` while an index is rebuilt."""
         with self.reading():
             yield from copy_candidates(self, from_offset)
 
     # -- changes
 
     def assign_epoch_start(self, epoch: int, offset: int | None = None) -> None:
-        """This replica leads from `epoch` on. The epoch starts at the log end, even if no record follows."""
+        """Record that this replica leads from `epoch` on. The epoch starts at the log end, even if no record follows."""
         self._appender.assign_epoch_start(epoch, offset)
 
     def roll(self, now_ms: int) -> Segment:
-        """Start a new segment at the log end; a background flush syncs the old one."""
+        """Start a new segment at the log end; a background flush syncs the previous one."""
         self.check_open()
         try:
             return self._segments.roll(self.log_end_offset, now_ms)
@@ -265,7 +266,7 @@ class Log(LogState):
         is_wanted: Callable[[], bool],
         then: Callable[[Exception | None], None],
     ) -> None:
-        """Swap compacted segments in, if `is_wanted` still says so then; call `then` with the error, if any."""
+        """Replace `old` by compacted segments, if `is_wanted` still returns true then; call `then` with the error, if any."""
         self.check_open()
         try:
             self._segments.replace_then(cleaned, old, is_wanted=is_wanted, then=then)
@@ -273,37 +274,39 @@ class Log(LogState):
             self.fault(error)
 
     def maybe_increment_log_start_offset(self, offset: int, reason: str = "records deleted") -> bool:
-        """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
+        """Move the log start for DeleteRecords or retention: no reader gets records below `offset`. Stops at the high
+        watermark."""
         return self._retention.maybe_increment_log_start_offset(offset, reason)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """A retention pass. Returns the number of segments that went."""
+        """Run a retention pass; return the number of deleted segments."""
         return self._retention.delete_old_segments(now_ms)
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop every record at or above `offset` and wait for it: for tools, tests and threads that own the log."""
+        """Drop every record at or above `offset`, and block until done: for tools, tests and threads that own the log."""
         return self._truncator.truncate_to(offset)
 
     def truncate_then(
         self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
     ) -> None:
-        """Drop every record at or above `offset`, if `is_wanted` still says so then; call `then` with the error, if any."""
+        """Drop every record at or above `offset`, if `is_wanted` still returns true then; call `then` with the error, if
+        any."""
         self._truncator.truncate_then(offset, is_wanted=is_wanted, then=then)
 
     def restart_then(
         self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
     ) -> None:
-        """Drop everything, if `is_wanted`; the next record gets `offset`. Call `then` when that is safe against a crash."""
+        """Drop everything, if `is_wanted`; the next record gets `offset`. Call `then` when a crash cannot undo that."""
         self._truncator.restart_then(offset, is_wanted=is_wanted, then=then)
 
     def start_from_tier_then(
         self, start: TierStart, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
     ) -> None:
-        """Drop everything, if `is_wanted`, and begin where the tier ends, with what must be known of it."""
+        """Drop everything, if `is_wanted`, and begin where the tier ends, with the producers and epochs of `start`."""
         self._truncator.start_from_tier_then(start, is_wanted=is_wanted, then=then)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """The same at once, without a checkpoint: for tools, tests and threads that own the log."""
+        """Like `restart_then`, but at once and without a checkpoint: for tools, tests and threads that own the log."""
         self._truncator.restart_at(offset, log_start_offset=offset)
 
     def expire_producers(self, now_ms: int) -> int:
@@ -311,7 +314,7 @@ class Log(LogState):
         return self.producers.remove_expired(now_ms)
 
     def write_epochs(self) -> None:
-        """Write new leader epochs to their file, for whoever reads it. Recovery does without."""
+        """Write new leader epochs to their file, for other readers of the file. Recovery does not need it."""
         if self.is_closed or not self.epochs.dirty:
             return
         try:
@@ -322,7 +325,8 @@ class Log(LogState):
     # -- the end
 
     def begin_close(self) -> FlushJob | None:
-        """A clean end: a snapshot at the log end, indexes complete. Run the job on a thread, then `finish_close`."""
+        """Begin a clean shutdown: take a snapshot at the log end and complete the indexes. Run the job on a thread, then call
+        `finish_close`."""
         if self.is_closed:
             return None
         try:
@@ -336,7 +340,7 @@ class Log(LogState):
         return self.flusher.begin(force=True)
 
     def finish_close(self, job: FlushJob | None, error: BaseException | None = None) -> None:
-        """What `begin_close` began is on disk, or `error` says why not."""
+        """End what `begin_close` began: its files are on disk, or `error` says why not."""
         if job is not None:
             self.flusher.finish(job, error)
         self.abandon()
@@ -353,7 +357,7 @@ class Log(LogState):
             self.finish_close(job)
 
     def abandon(self) -> None:
-        """Close every file without a write: the directory has failed, or is about to be deleted."""
+        """Close every file without writing: the directory has failed, or the log is about to be deleted."""
         self.is_closed = True
         for segment in self.segments:
             segment.abandon()

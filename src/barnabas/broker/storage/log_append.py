@@ -1,4 +1,4 @@
-"""What a batch must be before it may be appended: by a leader for a client, or by a follower as its leader wrote it.
+"""The checks that a batch must pass before an append: by a leader for a client, or by a follower as its leader wrote it.
 
 Header checks only, in place. Records are decoded (`record_check`) where the topic's settings need it. Nothing here
 writes, so that a refused batch leaves no trace. Follows Kafka's LogValidator and UnifiedLog.analyzeAndValidateRecords.
@@ -31,7 +31,7 @@ from barnabas.wire.record_batch import (
     patch_max_timestamp,
 )
 
-#: The least that precedes a magic byte: base offset, length, leader epoch (or CRC, in older formats), magic.
+#: The bytes up to a magic byte: base offset, length, leader epoch (or CRC, in older formats), magic.
 _MAGIC_END: Final = 17
 _LENGTH: Final = struct.Struct(">i")
 _unpack = HEADER.unpack_from
@@ -39,17 +39,17 @@ _new_header = tuple.__new__
 _CODEC_MAX: Final = max(Codec)
 #: A record's length, attributes, timestamp delta, offset delta, key length, value length and header count: a byte each.
 RECORD_BYTES_MIN: Final = 7
-#: Bytes of records that a byte of a batch can stand for, by codec. gzip, snappy and lz4 cannot do better by their formats. zstd
-#: can, with the same byte again and again; but no two records of a batch have the same offset delta.
+#: Bytes of records that one byte of a batch can expand to, by codec. The formats of gzip, snappy and lz4 allow no more. zstd
+#: does for a repeated byte; but no two records of a batch have the same offset delta.
 RATIO_MAX: Final = (1, 1032, 64, 255, 1032)
-#: What a v0 message takes at least; a batch that claims less has no meaning in any format.
+#: Smallest size of a v0 message; a batch that claims less is invalid in every format.
 _LEGACY_OVERHEAD: Final = 14
 
 
 class CheckedBatch(NamedTuple):
-    """A batch that may be appended once its producer is found in order."""
+    """A batch that may be appended if its producer's state allows it."""
 
-    #: As the producer sent it, but for what `data` was changed in.
+    #: The header as the producer sent it, except for fields that were changed in `data`.
     header: BatchHeader
     #: The batch alone: without trailing bytes, with its timestamp and codec as the topic wants them. Writable.
     data: bytearray | memoryview
@@ -59,7 +59,7 @@ class CheckedBatch(NamedTuple):
 def check_leader_batch(
     records: bytearray | memoryview, *, config: LogConfig, origin: Origin, now_ms: int, partition: TopicPartition
 ) -> CheckedBatch:
-    """Check the one batch of a leader's append; stamp it or compress it again where the topic says so."""
+    """Check the one batch of a leader's append; stamp it or compress it again if the topic requires that."""
     try:
         header: BatchHeader = _new_header(BatchHeader, _unpack(records))
     except struct.error:
@@ -99,7 +99,7 @@ def check_leader_batch(
     check_times = not stamps_append_time and (
         config.message_timestamp_after_max_ms != LONG_MAX or config.message_timestamp_before_max_ms != LONG_MAX
     )
-    # A coordinator's records have keys, and it has written them itself.
+    # A coordinator writes its own records, and gives each of them a key.
     if check_times or (origin is not Origin.COORDINATOR and config.is_compacted):
         check_records(
             data,
@@ -130,7 +130,7 @@ def check_leader_batch(
 
 
 def _check_nothing_follows(records: bytearray | memoryview, size: int, partition: TopicPartition) -> None:
-    """A torn batch at the end is cut off, as Kafka does; a second whole one is refused."""
+    """Ignore a torn batch at the end, as Kafka does; refuse a second whole one."""
     left = len(records) - size
     if left < LOG_OVERHEAD:
         return
@@ -175,7 +175,7 @@ def _corrupt(why: str, partition: TopicPartition) -> Refused:
 
 
 def read_only(topic: str, link: str) -> Refused:
-    """What whoever would change a mirror gets, but for its link."""
+    """Return the error for a write to a mirror topic that does not come from its link."""
     return Refused(
         ErrorCode.POLICY_VIOLATION,
         f"topic {topic} mirrors another cluster by the link {link} and is read-only here; "
@@ -184,7 +184,7 @@ def read_only(topic: str, link: str) -> Refused:
 
 
 def _refuse_client_batch(header: BatchHeader, config: LogConfig, partition: TopicPartition) -> Refused:
-    """Which of the checks that only clients must pass it was, in Kafka's order and words."""
+    """Find the client-only check that the batch failed, in Kafka's order, and return Kafka's message."""
     if config.barnabas_link_name:
         return read_only(partition.topic, config.barnabas_link_name)
     where = f"in topic partition {partition}"
@@ -211,7 +211,7 @@ def _refuse_client_batch(header: BatchHeader, config: LogConfig, partition: Topi
 
 
 def records_max(header: BatchHeader) -> int:
-    """How many records a batch of this size can hold at most."""
+    """Return the largest number of records that a batch of this size can hold."""
     return (header.size_bytes - HEADER_SIZE) * RATIO_MAX[header.codec] // RECORD_BYTES_MIN
 
 
@@ -227,9 +227,9 @@ def _stamped_by_producer(count: int, partition: TopicPartition) -> InvalidRecord
 def follower_batches(
     records: bytes | bytearray | memoryview, *, log_end_offset: int, partition: TopicPartition
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position after it, header) of every whole batch that a leader sent: CRC, magic and order checked, nothing decoded.
+    """Yield (end position, header) of every whole batch that a leader sent. Checks CRC, magic and order; decodes no records.
 
-    A torn batch at the end, which a fetch may carry, ends the iteration.
+    A torn batch at the end, which a fetch response may contain, ends the iteration.
     """
     position, end = 0, len(records)
     next_offset = log_end_offset
@@ -261,7 +261,7 @@ def follower_batches(
 
 
 class UnexpectedAppendOffset(Refused):
-    """Records from the leader that do not follow on what is here: the follower truncates, or starts over."""
+    """Records from the leader that do not follow on the log end here: the follower truncates, or starts over."""
 
     def __init__(self, header: BatchHeader, log_end_offset: int, expected: int, partition: TopicPartition) -> None:
         super().__init__(

@@ -1,7 +1,6 @@
-"""One of `log.dirs`: its lock, whose it is, and the small files that say where its logs stood.
+"""One of `log.dirs`: its lock, its owner, and the small files with the checkpoints of its logs.
 
-Any thread, before the manager starts and after it has ended; in between the manager's event loop hands what is to be
-written to threads.
+Any thread, before the manager starts and after it has ended; in between the manager's event loop hands writes to threads.
 """
 
 import logging
@@ -25,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class LogDirLocked(BarnabasError):
-    """Another broker, perhaps an Apache Kafka, works in the directory."""
+    """Another broker, perhaps Apache Kafka, uses the directory."""
 
 
 class LogDir:
-    """`path` is absolute. A directory that is not online is not touched any more."""
+    """`path` is absolute. No code touches a directory that is not online."""
 
     __slots__ = (
         "_disk",
@@ -47,9 +46,9 @@ class LogDir:
         self.path = os.path.abspath(path)  # noqa: PTH100
         self.is_online = True
         self.had_clean_shutdown = False
-        #: Every log in it was loaded; only then may a clean shutdown be marked.
+        #: Whether every log in it was loaded; only then may a clean shutdown be marked.
         self.is_loaded = False
-        #: From the marker of the last clean shutdown; -1 where there is none.
+        #: Epoch in the marker of the last clean shutdown; -1 if there is none.
         self.previous_broker_epoch = -1
         self.meta: MetaProperties | None = None
         self._lock_fd: int | None = None
@@ -60,10 +59,10 @@ class LogDir:
     def file(self, name: str) -> str:
         return f"{self.path}/{name}"
 
-    # -- whose it is
+    # -- its owner
 
     def open(self) -> None:
-        """Create the directory where it is missing, lock it, and read whose it is. `OSError` where it cannot be used."""
+        """Create the directory if it is missing, lock it, and read its owner. `OSError` if it cannot be used."""
         if not self._disk.is_dir(self.path):
             logger.info("log directory %s not found, creating it", self.path)
             self._disk.makedirs(self.path)
@@ -90,41 +89,43 @@ class LogDir:
             meta_properties.write(self.file(names.META_PROPERTIES), meta, now_ms=now_ms, disk=self._disk)
             self.meta = meta
 
-    # -- where its logs stood
+    # -- checkpoints
 
     def take_clean_shutdown_marker(self) -> None:
-        """Read and delete it: a crash while loading must count as one."""
+        """Read and delete the marker: a crash while loading must not count as a clean shutdown."""
         path = self.file(names.CLEAN_SHUTDOWN)
         epoch = read_clean_shutdown(path, disk=self._disk)
         self.had_clean_shutdown = epoch is not None
         if epoch is not None:
             self.previous_broker_epoch = epoch
             self._disk.unlink(path)
-            # A power cut must not bring it back: logs would count as complete that were written to since.
+            # A power cut must not bring the marker back: logs that were written to since would count as complete.
             self._disk.fsync_dir(self.path)
 
     def mark_clean_shutdown(self, broker_epoch: int) -> None:
         write_clean_shutdown(self.file(names.CLEAN_SHUTDOWN), broker_epoch, disk=self._disk)
 
     def find_checkpoint(self, name: str) -> dict[TopicPartition, Offset] | None:
-        """None where there is none, or none that can be read."""
+        """Return the offsets of a checkpoint; None if it does not exist or cannot be read."""
         try:
             return read_offsets(self.file(name), disk=self._disk)
         except FileNotFoundError:
             return None
         except CheckpointError as error:
-            logger.warning("ignoring a checkpoint that cannot be read: %s", error)
+            logger.warning(
+                "[log directory %s] ignoring an unreadable checkpoint, recovery takes longer: %s", self.path, error
+            )
             return None
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
-        """Empty where there is none."""
+        """Return the offsets of a checkpoint; empty if it does not exist or cannot be read."""
         return self.find_checkpoint(name) or {}
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         write_offsets(self.file(name), offsets, disk=self._disk)
 
     def partition_dirs(self) -> list[str]:
-        """Names of the directories in it, but for the one that is no partition's."""
+        """Return the names of its directories, except the tier's cache, which is not a partition."""
         return [name for name in self._disk.subdirs(self.path) if name != names.REMOTE_CACHE_DIR]
 
     def space_bytes(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Making a log durable, in three steps so that the event loop never waits for the disk.
 
-`LogFlusher.begin` on the loop says what to sync and pins it; `FlushJob.run` syncs, on any thread; `LogFlusher.finish` on
-the loop moves the recovery point. What the thread touches cannot change: pinned descriptors and plain paths.
+`LogFlusher.begin` runs on the loop, lists what to sync and pins it; `FlushJob.run` syncs, on any thread; `LogFlusher.finish`
+runs on the loop and moves the recovery point. The thread touches only what cannot change: pinned descriptors and plain paths.
 """
 
 import logging
@@ -26,10 +26,10 @@ class FlushWaiter(NamedTuple):
 
 
 class UnsyncedFiles:
-    """Small files and new files that were written without fsync: the next flush makes up for it.
+    """Files that were written without fsync; the next flush syncs them.
 
-    A file stays listed until a flush that saw it has ended: of two that run at once, the one that ends first must not
-    move the recovery point past what only the other one syncs. Owner: the log.
+    A file stays listed until a flush that included it has ended. If two flushes run at once, the one that ends first must not
+    move the recovery point past files that only the other one syncs. Owner: the log.
     """
 
     __slots__ = ("_generation", "_paths")
@@ -50,17 +50,17 @@ class UnsyncedFiles:
         return self._generation, list(self._paths)
 
     def synced(self, generation: int) -> None:
-        """Everything that `pending` said, when it gave this generation, is durable."""
+        """Remove the files that were pending at this generation: they are durable."""
         self._paths = {path: written for path, written in self._paths.items() if written > generation}
 
     def moved_to(self, directory: str) -> None:
-        """A flush that is under way looks for them under their former names."""
+        """Follow a rename of the directory: a flush that is running looks for the files under their former names."""
         self._generation += 1
         self._paths = {f"{directory}/{path.rpartition('/')[2]}": self._generation for path in self._paths}
 
 
 class FlushJob:
-    """Owner: whoever began it. `run` may be called on any thread, once."""
+    """Owner: the caller of `LogFlusher.begin`. `run` may be called once, on any thread."""
 
     __slots__ = ("_disk", "_paths", "directory", "files", "generation", "up_to")
 
@@ -75,15 +75,15 @@ class FlushJob:
         generation: int,
     ) -> None:
         self._disk: Final = disk
-        #: Pinned by whoever made the job.
+        #: Pinned by `LogFlusher.begin`.
         self.files = files
-        #: Indexes, snapshots, epochs, and logs of inactive segments: gone without harm if they were deleted meanwhile.
+        #: Indexes, snapshots, epochs, and logs of inactive segments. If one was deleted since, its sync is skipped.
         self._paths = paths
-        #: Synced too where files in it are new.
+        #: Synced as well, if new files are in it.
         self.directory = directory
         #: Everything below is durable once `run` has returned.
         self.up_to = Offset(up_to)
-        #: Of the `UnsyncedFiles` that are among `paths`.
+        #: Generation of the `UnsyncedFiles` among `paths`.
         self.generation = generation
 
     def run(self) -> None:
@@ -95,18 +95,17 @@ class FlushJob:
             self._disk.fsync_dir(self.directory)
 
     def release(self) -> None:
-        """Event loop only; `LogFlusher.finish` does it."""
+        """Unpin the files. Event loop only; `LogFlusher.finish` calls it."""
         files, self.files = self.files, []
         for opened in files:
             opened.unpin()
 
 
 class LogFlusher:
-    """How far a log is durable, and making it so. Owner: the log; `FlushJob.run` alone may be on another thread.
+    """Knows how far a log is durable, and flushes it. Owner: the log; only `FlushJob.run` may run on another thread.
 
-    Promise: a crash takes nothing below `recovery_point`. For that, callers report every file that is written without a
-    sync (`unsynced`), and of every cut (`cut_to`, `restart_at`). A log start that moves on does not count: a crash may take
-    it back.
+    Promise: a crash loses nothing below `recovery_point`. For that, callers report every file that is written without a sync
+    (`unsynced`) and every truncation (`cut_to`, `restart_at`). A log start that moves up is not covered: a crash may undo it.
     """
 
     __slots__ = ("_log", "_running", "_waiters", "due_up_to", "last_flush_ms", "recovery_point", "unsynced")
@@ -115,17 +114,17 @@ class LogFlusher:
         self._log = log
         #: Everything below is on disk.
         self.recovery_point = recovery_point
-        #: `flush.messages` was reached there: until everything below is on disk, a leader commits only what is.
+        #: An append reached `flush.messages` at this log end. Until everything below is on disk, a leader commits only what is.
         self.due_up_to = 0
         self.last_flush_ms = log.env.clock.now_ms()
         self.unsynced = unsynced
-        #: Begun and not finished.
+        #: Jobs that have begun and not finished.
         self._running: dict[FlushJob, None] = {}
-        #: Who shares the next flush, while one is under way for others; None while none is.
+        #: Callers that share the next flush while one runs for others; None while no flush runs.
         self._waiters: list[FlushWaiter] | None = None
 
     def is_due(self) -> bool:
-        """Whether an append has reached `flush.messages`: its caller has to see to the flush."""
+        """Whether an append has reached `flush.messages`: its caller must flush."""
         log = self._log
         if log.log_end_offset - self.recovery_point < log.config.flush_messages:
             return False
@@ -133,7 +132,7 @@ class LogFlusher:
         return True
 
     def begin(self, up_to: int | None = None, *, force: bool = False) -> FlushJob | None:
-        """What must be synced for everything below `up_to` (the log end) to be durable; None where nothing must.
+        """Return a job that makes everything below `up_to` (the log end) durable; None if there is nothing to sync.
 
         `force` includes files that hold no record yet, for a clean shutdown. Run the job on a thread, then `finish`.
         """
@@ -153,8 +152,8 @@ class LogFlusher:
         paths: list[str] = []
         for segment in log.segments.overlapping(self.recovery_point, offset + 1 if force else offset):
             log_path, *index_paths = segment.paths()
-            # What is not open is opened on the thread, one after the other. There may be more of them than the pool lets be
-            # open: opening one more here would close another one, which this job counts on.
+            # The thread opens the files that are not open, one at a time. There may be more of them than the pool keeps open:
+            # opening one here would close another one, which this job needs.
             opened = segment.pin_if_open()
             if opened is None:
                 paths.append(log_path)
@@ -173,7 +172,7 @@ class LogFlusher:
         return job
 
     def finish(self, job: FlushJob, error: BaseException | None = None) -> None:
-        """The job has run: release what it pinned; the recovery point moves, or the directory fails."""
+        """End a job that has run: release its pins, and move the recovery point or fail the directory."""
         job.release()
         self._running.pop(job, None)
         if isinstance(error, OSError):
@@ -187,7 +186,7 @@ class LogFlusher:
         self.last_flush_ms = self._log.env.clock.now_ms()
 
     def flush(self) -> None:
-        """All three steps at once: for tools, tests and threads that own the log."""
+        """Run all three steps at once: for tools, tests and threads that own the log."""
         job = self.begin(force=True)
         if job is None:
             return
@@ -199,10 +198,10 @@ class LogFlusher:
             self.finish(job)
 
     def flush_then(self, up_to: int, then: Callable[[Exception | None], None]) -> None:
-        """Have everything below `up_to` durable, then call `then` on the event loop, with the fault where it failed.
+        """Make everything below `up_to` durable, then call `then` on the event loop, with the fault if that failed.
 
-        For `flush.messages=1`: an append is acknowledged in `then`. One flush runs at a time; who comes meanwhile
-        shares the next one, so that many small appends cost few disk writes.
+        For `flush.messages=1`, `then` acknowledges the append. One flush runs at a time; callers that come meanwhile share the
+        next one, so that many small appends cost few disk writes.
         """
         if up_to <= self.recovery_point:
             then(None)
@@ -215,11 +214,11 @@ class LogFlusher:
         try:
             job = self.begin(max(waiter.up_to for waiter in waiters))
         except LogDirFault as fault:
-            self._tell(waiters, fault)
+            self._notify(waiters, fault)
             return
         if job is None:
-            # Closed, or truncated below what they wait for.
-            self._tell(waiters, self._log.storage_error() if self._log.is_closed else None)
+            # The log was closed, or truncated below the offsets that they wait for.
+            self._notify(waiters, self._log.storage_error() if self._log.is_closed else None)
             return
         self._waiters = []
 
@@ -232,8 +231,8 @@ class LogFlusher:
             except LogDirFault as failed:
                 fault = failed
             try:
-                # Who is told may append again at once, and waits with those who came late.
-                self._tell(waiters, fault)
+                # A waiter may append again at once; it then waits with the late callers.
+                self._notify(waiters, fault)
             finally:
                 late, self._waiters = self._waiters or [], None
                 if late:
@@ -241,35 +240,35 @@ class LogFlusher:
 
         self._log.env.threads.run(job.run, done)
 
-    def _tell(self, waiters: list[FlushWaiter], error: Exception | None) -> None:
+    def _notify(self, waiters: list[FlushWaiter], error: Exception | None) -> None:
         for waiter in waiters:
             waiter.then(error)
 
     def flush_in_background(self, up_to: int | None = None) -> None:
-        """No caller waits for it: after a roll, and by `flush.ms`."""
+        """Flush without a caller that waits: after a roll, and for `flush.ms`."""
 
         def then(error: Exception | None) -> None:
             if error is not None:
-                # The environment has got the fault; there is no caller to raise it to.
-                logger.error("flush of %s failed: %s", self._log.partition, error)
+                # The environment has the fault already; there is no caller to raise it to.
+                logger.error("[partition %s] the flush failed: %s", self._log.partition, error)
 
         self.flush_then(self._log.log_end_offset if up_to is None else up_to, then)
 
     def moved_to(self, directory: str) -> None:
-        """The partition's directory was renamed. What is under way does not find all that it has to sync."""
+        """Follow a rename of the partition's directory. A job that is running may not find all its files."""
         self.unsynced.moved_to(directory)
         for job in self._running:
             job.up_to = min(job.up_to, Offset(self.recovery_point))
 
     def cut_to(self, offset: int) -> None:
-        """The log was cut there, and may grow again."""
+        """Follow a truncation of the log to `offset`; the log may grow again."""
         self.recovery_point = min(self.recovery_point, offset)
         self.due_up_to = min(self.due_up_to, offset)
         for job in self._running:
-            # What is left below will be durable; what comes in its place has been written too late to be synced.
+            # Its sync still covers the records below; records that replace the truncated ones come too late for it.
             job.up_to = min(job.up_to, Offset(offset))
 
     def restart_at(self, offset: int) -> None:
-        """The log was emptied, and goes on from there."""
+        """Follow a restart: the log was emptied, and continues at `offset`."""
         self.cut_to(offset)
         self.recovery_point = offset

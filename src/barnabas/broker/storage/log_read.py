@@ -17,7 +17,7 @@ from barnabas.wire.record_batch import BatchHeader
 
 
 class Bound(NamedTuple):
-    """An offset that a read must not reach, and where its batch begins."""
+    """An offset that a read must not reach, and the position of its batch."""
 
     offset: int
     segment_base_offset: int
@@ -26,13 +26,13 @@ class Bound(NamedTuple):
 
 _NOWHERE = Bound(-1, 0, 0)
 
-#: Batches that one look-up by timestamp decodes in vain: the header claims the timestamp, and no record has it. The next batch
-#: is then the answer. Otherwise a log full of such batches would be decoded whole for each look-up.
+#: Largest number of batches that one look-up by timestamp decodes without success: the header claims the timestamp, but no
+#: record has it. The next batch is then the answer. Otherwise a log full of such batches would be decoded for each look-up.
 LOOKUP_BATCHES_MAX = 32
 
 
 def _locate(segments: SegmentList, offset: int) -> Bound:
-    """Where the batch that holds or follows `offset` begins; the end of the segment where none does."""
+    """Return where the batch that holds or follows `offset` begins; the end of the segment if there is no such batch."""
     segment = segments.at(max(segments.floor(offset), 0))
     found = segment.find(offset) if segment.size_bytes else None
     position = segment.size_bytes if found is None else found.position
@@ -42,9 +42,9 @@ def _locate(segments: SegmentList, offset: int) -> Bound:
 def _read(
     segments: SegmentList, offset: int, *, max_bytes: int, bound: Bound, min_one_batch: bool
 ) -> ReadResult | None:
-    """Whole batches from the one that holds or follows `offset`, all below `bound`, from one segment.
+    """Read whole batches of one segment from the one that holds or follows `offset`, all below `bound`.
 
-    None where there are none. A segment that has no batch left at `offset` (compaction removed them) is passed over.
+    None if there are none. Skips a segment that has no batch left at `offset` (compaction removed them).
     """
     for place in range(max(segments.floor(offset), 0), len(segments)):
         segment = segments.at(place)
@@ -73,7 +73,7 @@ def _read(
 def _take(
     segment: Segment, first: BatchAt, offset: int, *, limit: int, limit_offset: int, max_bytes: int, min_one_batch: bool
 ) -> ReadResult:
-    """From `first` to the last batch boundary within `max_bytes`."""
+    """Return the range from `first` to the last batch boundary within `max_bytes`."""
     position = first.position
     available = limit - position
     if available <= max_bytes:
@@ -89,17 +89,17 @@ def _take(
 
 
 def search_timestamp(segment: Segment, timestamp: int, from_offset: int) -> TimestampedOffset | None:
-    """The first record of the segment that is both late and high enough."""
+    """Return the first record of the segment with at least this timestamp and this offset."""
     indexed = segment.time_index.lookup(timestamp)
-    # The entry's own batch may hold the record too: begin with it, not after it.
+    # The indexed batch may itself hold the record: begin with it, not after it.
     start = segment.find(max(indexed.offset, from_offset, segment.base_offset))
     if start is None:
-        return None  # the log starts after all of it: DeleteRecords
-    in_vain = 0
+        return None  # DeleteRecords moved the log start past the end of this segment
+    misses = 0
     for at, header in segment.headers(start.position):
         if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
-            in_vain += 1
-            if in_vain > LOOKUP_BATCHES_MAX:
+            misses += 1
+            if misses > LOOKUP_BATCHES_MAX:
                 return TimestampedOffset(
                     header.max_timestamp, Offset(max(header.base_offset, from_offset)), _epoch(header)
                 )
@@ -118,21 +118,21 @@ def _epoch(header: BatchHeader) -> LeaderEpoch | None:
 class LogReader:
     """Answers with file ranges, never with copied bytes. Owner: the log.
 
-    It remembers where the last bound is. Whoever changes what is in the log calls `forget_positions`.
+    It caches the position of the last bound. A change to the segments must call `forget_positions`.
     """
 
     __slots__ = ("_bound", "_state")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
-        #: Usually the high watermark, for many reads in a row.
+        #: Cached position of the last bound: usually the high watermark, for many reads in a row.
         self._bound = _NOWHERE
 
     def read(self, offset: int, *, max_bytes: int, max_offset: int, min_one_batch: bool = True) -> ReadResult:
-        """Whole batches from the one that holds or follows `offset`, all below `max_offset` (exclusive).
+        """Read whole batches from the one that holds or follows `offset`, all below `max_offset` (exclusive).
 
-        From one segment, at most `max_bytes`, but for a larger first batch where `min_one_batch`. Empty only where there
-        is nothing below `max_offset`. `OFFSET_OUT_OF_RANGE` outside [log start, log end], and
+        They are of one segment and at most `max_bytes`, except for a larger first batch if `min_one_batch`. The result is empty
+        only if there is nothing below `max_offset`. Raises `OFFSET_OUT_OF_RANGE` outside [log start, log end], and
         `OFFSET_MOVED_TO_TIERED_STORAGE` below the local start.
         """
         state = self._state
@@ -156,7 +156,8 @@ class LogReader:
         return ReadResult([], 0, OffsetMetadata(here, Offset(bound.segment_base_offset), bound.position), here)
 
     def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
-        """Those that overlap [from_offset, upper_offset). Their markers may lie in later segments than their records."""
+        """Return the aborted transactions that overlap [from_offset, upper_offset). A marker may be in a later segment than its
+        records."""
         state, segments = self._state, self._state.segments
         found: list[AbortedTxn] = []
         try:
@@ -172,7 +173,7 @@ class LogReader:
         return found
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """The first record whose timestamp is `timestamp` or later; None if there is none."""
+        """Return the first record whose timestamp is `timestamp` or later; None if there is none."""
         state = self._state
         with state.reading():
             for segment in state.segments:
@@ -193,7 +194,7 @@ class LogReader:
         return TimestampedOffset(-1, state.local_log_start_offset, state.epochs.epoch_at(state.local_log_start_offset))
 
     def latest_tiered_offset(self) -> TimestampedOffset | None:
-        """The last one that is known to be in the tier; None where nothing is."""
+        """Return the last offset that is known to be in the tier; None if there is none."""
         state = self._state
         if not state.is_tiered or state.highest_copied_offset < 0:
             return None
@@ -201,14 +202,14 @@ class LogReader:
         return TimestampedOffset(-1, highest, state.epochs.epoch_at(highest))
 
     def earliest_pending_upload_offset(self) -> TimestampedOffset | None:
-        """The first one that is not in the tier yet; None where that is not known, or nothing goes there."""
+        """Return the first offset that is not in the tier yet; None if unknown, or if the log is not tiered."""
         state = self._state
         if not state.is_tiered:
             return None
         if state.highest_copied_offset >= 0:
             pending = Offset(max(state.highest_copied_offset + 1, state.log_start_offset))
             return TimestampedOffset(-1, pending, state.epochs.epoch_at(pending))
-        # Nothing is copied; unless something must have been, and this broker has not read of it yet.
+        # Nothing was copied, or this broker has not yet read that something was.
         return self.earliest_offset() if state.local_log_start_offset == state.log_start_offset else None
 
     def latest_offset(self) -> TimestampedOffset:
@@ -216,7 +217,7 @@ class LogReader:
         return TimestampedOffset(-1, state.log_end_offset, state.epochs.latest_epoch)
 
     def offset_of_max_timestamp(self) -> TimestampedOffset | None:
-        """The first record with the largest timestamp; None if no record has one."""
+        """Return the first record with the largest timestamp; None if no record has one."""
         with self._state.reading():
             segment = max(self._state.segments, key=lambda candidate: candidate.max_timestamp)
             largest = segment.max_timestamp
@@ -246,7 +247,7 @@ class LogReader:
         return bound
 
     def forget_positions(self) -> None:
-        """Segments have gone, or were cut."""
+        """Drop the cached position: segments were deleted or truncated."""
         self._bound = _NOWHERE
 
     def _out_of_range(self, offset: int) -> Refused:

@@ -1,4 +1,4 @@
-"""Which segments a log has: a new one at its end, and those that leave.
+"""Adds a new segment at the end of a log, and removes or replaces segments.
 
 Owner: the event loop. Files are deleted on threads, which touch nothing but their paths.
 """
@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class LogSegments:
-    """The only writer of the log's `SegmentList`. Everything here may raise `OSError`; the caller reports it.
+    """The only writer of the log's `SegmentList`. Every method may raise `OSError`; the caller reports it.
 
     Promises: new files are listed for the next flush, files leave only after `file.delete.delay.ms`, and the reader
-    forgets positions in segments that have gone.
+    drops positions in segments that are gone.
     """
 
     __slots__ = ("_flusher", "_reader", "_state", "_undecided")
@@ -30,41 +30,42 @@ class LogSegments:
         self._state = state
         self._flusher = flusher
         self._reader = reader
-        #: Compacted segments, by their list's identity, that are about to take the place of others.
+        #: Compacted segments that wait to replace others, by the `id` of their list.
         self._undecided: dict[int, list[Segment]] = {}
 
     def roll(self, next_offset: int, now_ms: int) -> Segment:
-        """Start a new segment at `next_offset` or the log end; a background flush syncs the old one."""
+        """Start a new segment at `next_offset` or the log end; a background flush syncs the previous one."""
         state = self._state
         new_base = max(next_offset, state.log_end_offset)
         active = state.segments.active
         if new_base < active.base_offset or (new_base == active.base_offset and active.size_bytes):
             raise BrokenInvariant(f"{state.partition}: cannot roll to {new_base}, {active} is there")
         if new_base == active.base_offset:
-            # The active segment is empty, and its index too small for one entry: there is nothing to roll.
+            # The active segment is empty, and its index is too small for one entry: a roll would change nothing.
             return active
-        # Recovery reads the epochs of whole segments, but need not begin with this one.
+        # Recovery reads leader epochs from whole segments, but may begin after this one.
         state.epochs.flush()
-        # Snapshot at the start of a segment, so that recovery of it can begin there, and a replica that has what is before in
-        # the tier only. Without one there is no segment.
+        # A snapshot at the start of each segment: recovery of the segment can begin there, and so can a replica whose earlier
+        # records are only in the tier. If the snapshot fails, there is no new segment.
         state.producers.update_map_end_offset(new_base)
         if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:
             self._flusher.unsynced.add(snapshot)
-        # Create the files first: if that fails, the log goes on with the segment that it has.
+        # Create the files first: if that fails, the log keeps its active segment.
         segment = self._create(new_base, now_ms)
         try:
             active.become_inactive()
         except OSError:
-            # The next start would find it, and take the log to end before it, whatever the active one gets until then.
+            # Delete the new files. Otherwise the next start would find them and end the log before them, whatever is appended
+            # to the active segment until then.
             self._discard([segment])
             raise
         state.segments.add(segment)
-        logger.info("rolled %s to a new segment at offset %d", state.partition, new_base)
+        logger.info("[partition %s] rolled to a new segment at offset %d", state.partition, new_base)
         self._flusher.flush_in_background(new_base)
         return segment
 
     def _create(self, base_offset: int, now_ms: int) -> Segment:
-        """A new active segment that is not in the list yet."""
+        """Create an active segment without adding it to the list."""
         state = self._state
         config, env = state.config, state.env
         segment = Segment(
@@ -79,7 +80,7 @@ class LogSegments:
         if config.segment_jitter_ms:
             segment.roll_jitter_ms = env.random.randrange(min(config.segment_jitter_ms, max(config.segment_ms, 1)))
         for path in segment.paths():
-            # A truncation whose deletion is still due, or a crash, may have left files of that name.
+            # A truncation whose deletion is still pending, or a crash, may have left files of these names.
             env.disk.unlink(path)
         try:
             segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
@@ -91,8 +92,8 @@ class LogSegments:
         return segment
 
     def restart_at(self, base_offset: int, between: Callable[[], None] | None = None) -> None:
-        """Drop every segment, the last first so that a crash leaves no hole, and start a new one. `between` is called when
-        there is none."""
+        """Drop every segment, the last first so that a crash leaves no hole, and start a new one. `between` is called while
+        there is no segment."""
         self.remove(list(self._state.segments)[::-1], f"restart at {base_offset}")
         if between is not None:
             between()
@@ -107,9 +108,9 @@ class LogSegments:
         is_wanted: Callable[[], bool],
         then: Callable[[Exception | None], None],
     ) -> None:
-        """Swap compacted segments in, then call `then`, with what went wrong if something did (see `replacement`).
+        """Swap compacted segments in, then call `then` with the error, if any (see `replacement`).
 
-        The directory is synced between the steps. The old ones leave only if `is_wanted` still says so then.
+        The directory is synced between the steps. The old segments are removed only if `is_wanted` still returns true then.
         """
         state = self._state
         directory = state.directory
@@ -117,11 +118,11 @@ class LogSegments:
         def sync_then(step: Callable[[], None]) -> None:
             def synced(error: BaseException | None) -> None:
                 if state.is_closed or state.directory != directory:
-                    then(None)  # what is left of it is settled, or deleted, with the log
+                    then(None)  # the rest is settled, or deleted, together with the log
                     return
                 if isinstance(error, OSError) and descriptors.are_exhausted(error):
-                    # The disk is well. What is half done would wait for the next start under names that the cleaner does not
-                    # look for, or in the way of its next work.
+                    # The disk works. A half-done replacement would wait for the next start under names that the cleaner does
+                    # not look for, or block its next work: try again.
                     state.report(error)
                     state.env.timers.call_later(descriptors.WAIT_S, lambda: sync_then(step))
                     return
@@ -152,7 +153,7 @@ class LogSegments:
 
         def name_finally() -> None:
             replacement.name_finally(state.segments, cleaned)
-            # The next replacement may be decided only then: recovery takes all between two `.swap` files for old.
+            # The next replacement may be decided only after this: recovery counts everything between two `.swap` files as old.
             sync_then(lambda: then(None))
 
         replacement.decide(state.segments, cleaned, old)
@@ -160,7 +161,8 @@ class LogSegments:
         sync_then(put_in_place)
 
     def undecide(self) -> None:
-        """The log is cut: what was made of its former records must not take their place, not even after a crash."""
+        """Drop undecided replacements: the log is truncated, and compacted copies of its former records must not replace
+        anything, not even after a crash."""
         while self._undecided:
             self._discard(self._undecided.popitem()[1])
 
@@ -168,10 +170,10 @@ class LogSegments:
         for segment in unwanted:
             segment.abandon()
             segment.delete_files()
-            self._flusher.unsynced.add(segment.log_path)  # its name: a power cut must not bring it back
+            self._flusher.unsynced.add(segment.log_path)  # sync the deletion: a power cut must not bring the file back
 
     def remove(self, leaving: list[Segment], reason: str) -> None:
-        """Take them out of the log and rename them to `.deleted` now; delete the files after `file.delete.delay.ms`."""
+        """Remove segments from the log and rename them to `.deleted` now; delete the files after `file.delete.delay.ms`."""
         for segment in leaving:
             self._state.segments.remove(segment)
             segment.change_transient(names.DELETED_SUFFIX)
@@ -186,29 +188,29 @@ class LogSegments:
             return
         state = self._state
         env, partition, log_dir = state.env, state.partition, state.log_dir
-        logger.info("deleting segments %s of %s: %s", [s.base_offset for s in leaving], partition, reason)
+        logger.info("[partition %s] deleting segments %s: %s", partition, [s.base_offset for s in leaving], reason)
         paths = [path for segment in leaving for path in segment.paths()]
         paths += [path for offset in snapshots if (path := state.snapshots.mark_deleted(offset))]
 
         def delete() -> None:
-            # It may have been renamed: the log has taken the place of the one that it copied.
+            # The directory may have been renamed: a future log has replaced the current one.
             directory = state.directory
             env.threads.run(lambda: unlink_in(directory), done)
 
         def unlink_in(directory: str) -> None:
             here = [f"{directory}/{path.rpartition('/')[2]}" for path in paths]
             if any(names.TXN_INDEX_SUFFIX in path and env.disk.exists(path) for path in here):
-                # A power cut may undo the rename of a log. Its index of aborted transactions must be found then, if only as one
-                # that was deleted: without one, nothing was aborted.
+                # A power cut may undo the rename of a log. Its index of aborted transactions must then still be found, if only
+                # under its `.deleted` name: without an index, no transaction counts as aborted.
                 env.disk.fsync_dir(directory)
             for path in here:
                 env.disk.unlink(path)
 
         def done(error: BaseException | None) -> None:
             if isinstance(error, OSError) and descriptors.are_exhausted(error):
-                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk is well, and nobody else would delete them
+                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk works, and no other code deletes the files
             elif isinstance(error, OSError):
-                logger.error("deletion of segments of %s failed: %s", partition, error)
+                logger.error("[partition %s] the deletion of segments failed: %s", partition, error)
                 env.on_fault(LogDirFault(log_dir, error))
             elif error is not None:
                 raise error

@@ -20,17 +20,17 @@ from barnabas.broker.storage.snapshots import ProducerSnapshots
 
 logger = logging.getLogger(__name__)
 
-#: The log, the maps of its indexes, and a file that is written.
+#: Descriptors for the log, the maps of its indexes, and a file that is being written.
 DESCRIPTORS_OF_A_CUT: Final = 6
 
 
 class LogState:
     """Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; producers and epochs reflect
-    every batch of the segments. Of a tiered log, log_start_offset <= local_log_start_offset <= high_watermark, the epochs go
-    back to the log start, and what lies between the two starts is in the tier. Of any other log they are one.
+    every batch of the segments. In a tiered log, log_start_offset <= local_log_start_offset <= high_watermark, the epochs go
+    back to the log start, and the records between the two starts are in the tier. In other logs the two starts are equal.
 
     Each field has one writer: the appender and the truncator move the log end, retention and the truncator the log start,
-    `LogSegments` changes which segments there are, and only this class sets the high watermark.
+    `LogSegments` changes the list of segments, and only this class sets the high watermark.
     """
 
     __slots__ = (
@@ -70,10 +70,10 @@ class LogState:
         epochs: LeaderEpochCache,
     ) -> None:
         self.directory = directory
-        #: The log directory that holds this partition's.
+        #: The log directory that contains `directory`.
         self.log_dir = directory.rpartition("/")[0]
         self.partition = partition
-        #: Replaced as a whole.
+        #: Replaced as a whole, never changed.
         self.config = config
         self.env = env
         self.segments = segments
@@ -81,23 +81,23 @@ class LogState:
         self.snapshots = snapshots
         self.epochs = epochs
         self.log_start_offset = Offset(log_start_offset)
-        #: The first offset that the segments here may hold: reads begin here, whatever is in the tier.
+        #: The first offset that the local segments may hold: reads begin here, whatever is in the tier.
         self.local_log_start_offset = Offset(log_start_offset)
         self.settle_local_start()
-        #: Everything up to it, from the log start on, is in the tier; -1 where nothing is known to be.
+        #: The tier has all records from the log start up to this offset; -1 if it is not known to have any.
         self.highest_copied_offset = -1
-        #: What `log_tier.keep_epochs` has written; None: not known, or being written.
+        #: The content of the file that `log_tier.keep_epochs` writes; None: unknown, or a write is in progress.
         self.kept_epochs: KeptEpochs | None = None
-        #: Called when what is being written is; None: nothing is.
+        #: Callbacks for the write in progress; None if there is no write.
         self.keeping_epochs: list[Callable[[], None]] | None = None
         #: Offset of the next record.
         self.log_end_offset = Offset(log_end_offset)
-        #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says
-        #: more: only what is replicated leaves the disk.
+        #: Every in-sync replica has the records below. Begins at the local start, until the checkpoint or the leader reports
+        #: more: only replicated records leave the disk.
         self.high_watermark = self.local_log_start_offset
-        #: How often its end has moved back: it may end again where it did, with other records.
+        #: How often the log end has moved back. The log may end at the same offset again, with other records.
         self.cuts = 0
-        #: The lowest end that it was given by a cut since somebody asked; None: it was not cut.
+        #: The lowest log end after a truncation since the last `take_cut`; None: the log was not truncated since.
         self.lowest_cut: int | None = None
         self.is_closed = False
 
@@ -109,21 +109,22 @@ class LogState:
         return self.env.is_tiered(self.config, self.partition.topic)
 
     def settle_local_start(self) -> None:
-        """The log start has moved, or the first segment is another one."""
+        """Update the local start after the log start or the first segment has changed."""
         self.local_log_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
     # -- high watermark
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Below it every transaction is decided, and its decision replicated. Never above the high watermark."""
+        """Return the offset below which every transaction is decided, and its decision replicated. At most the high
+        watermark."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
         return Offset(max(unstable, self.log_start_offset))
 
     def maybe_increment_high_watermark(self, offset: int) -> bool:
-        """For a leader: never back, never past the log end. True if it moved."""
+        """Move a leader's high watermark up, never back and never past the log end; return whether it moved."""
         if offset > self.log_end_offset:
             raise BrokenInvariant(
                 f"{self.partition}: high watermark {offset} is past the log end {self.log_end_offset}"
@@ -134,12 +135,17 @@ class LogState:
         return True
 
     def update_high_watermark(self, offset: int) -> bool:
-        """For a follower, or from the checkpoint: kept within the log. True if it changed."""
+        """Set the high watermark of a follower, or from the checkpoint, bounded by the log; return whether it changed."""
         bounded = min(max(offset, self.local_log_start_offset), self.log_end_offset)
         if bounded == self.high_watermark:
             return False
         if bounded < self.high_watermark:
-            logger.warning("high watermark of %s goes back from %d to %d", self.partition, self.high_watermark, bounded)
+            logger.warning(
+                "[partition %s] the high watermark goes back from %d to %d: the leader, or the checkpoint, knows less",
+                self.partition,
+                self.high_watermark,
+                bounded,
+            )
         self.set_high_watermark(bounded)
         return True
 
@@ -157,12 +163,12 @@ class LogState:
         raise self.report(error) from error
 
     def fault_half_way(self, error: OSError) -> NoReturn:
-        """Of a change that was carried out in part: the log must close, also where only a descriptor was missing."""
+        """Fail after a change that was carried out in part: the log must close, even if only a descriptor was missing."""
         self.fault(descriptors.half_way(error, f"the log of {self.partition}"))
 
     def check_descriptors(self) -> None:
-        """Before a change that cannot be left half-way: see that there are descriptors for it. If not, raise the fault: nothing
-        has changed, and it can be tried again. Half-way it would take all logs of the directory with it."""
+        """Check that enough descriptors are free for a change that must not stop half-way. If not, raise the fault: nothing has
+        changed, and the caller can try again. A half-way stop would take the whole directory offline."""
         disk, path = self.env.disk, self.segments.active.log_path
         taken: list[int] = []
         try:
@@ -175,14 +181,14 @@ class LogState:
                 disk.close(fd)
 
     def report(self, error: OSError) -> LogDirFault:
-        """Report the failure of the log directory to the environment. Returns the exception for the caller."""
+        """Report the failure of the log directory to the environment; return the exception for the caller."""
         fault = LogDirFault(self.log_dir, error)
         self.env.on_fault(fault)
         return fault
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """For reads off the hot path: turn what fails below into `LogDirFault` and `Refused`."""
+        """Turn failures of reads off the hot path into `LogDirFault` and `Refused`."""
         try:
             yield
         except OSError as error:
@@ -194,5 +200,7 @@ class LogState:
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.partition} is closed")
 
     def corrupt(self, error: Malformed) -> Refused:
-        logger.error("corrupt data in %s: %s", self.partition, error)
+        logger.error(
+            "[partition %s] the log holds corrupt data; restore the replica from its leader: %s", self.partition, error
+        )
         return Refused(ErrorCode.CORRUPT_MESSAGE, str(error))

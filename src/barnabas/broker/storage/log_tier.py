@@ -1,4 +1,4 @@
-"""What a log and the tier tell each other: which segments may be copied, and how a replica begins where the tier ends."""
+"""How a log and the tier work together: which segments may be copied, and how a replica begins where the tier ends."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -15,52 +15,52 @@ from barnabas.broker.storage.segment import Segment
 
 
 class CopyCandidate(NamedTuple):
-    """A rolled segment that cannot change any more, and everything that its copy needs.
+    """A rolled segment that no longer changes, and everything that its copy needs.
 
-    The files are there as long as the segment is in the log, and for `file.delete.delay.ms` under another name: one that is
-    missing says that the segment has gone meanwhile.
+    The files exist as long as the segment is in the log, and for `file.delete.delay.ms` under another name. If a file is
+    missing, the segment was deleted.
     """
 
     base_offset: int
     #: Inclusive: the next segment begins after it.
     end_offset: int
     size_bytes: int
-    #: As retention sees it.
+    #: The timestamp that retention uses.
     max_timestamp: int
     log_path: str
     offset_index_path: str
     time_index_path: str
-    #: None: no transaction was aborted in it.
+    #: None: the segment contains no aborted transaction.
     txn_index_path: str | None
-    #: The producers as of the end of the segment; None where none were known then.
+    #: The producers as of the end of the segment; None if there is no such snapshot.
     snapshot_path: str | None
-    #: Of its own records, the first as if it began with the segment.
+    #: Leader epochs of its own records, the first as if it began with the segment.
     epochs: list[EpochEntry]
-    #: All from the log start to the end of the segment.
+    #: Leader epochs from the log start to the end of the segment.
     epochs_until_end: list[EpochEntry]
 
 
 class TierStart(NamedTuple):
-    """Where a replica begins whose leader has the rest in the tier only, and what it must know of what came before."""
+    """Where a replica begins if its leader has the earlier records only in the tier, and the state that precedes it."""
 
-    #: Of the next record.
+    #: Offset of the next record.
     offset: int
-    #: Where the leader's log begins, in the tier.
+    #: Start of the leader's log, in the tier.
     log_start_offset: int
-    #: From the log start to `offset`.
+    #: Leader epochs from the log start to `offset`.
     epochs: Sequence[EpochEntry]
-    #: As of `offset`.
+    #: Producers as of `offset`.
     producers: Sequence[ProducerEntry]
 
 
 def keep_epochs(state: LogState, kept: KeptEpochs, then: Callable[[BaseException | None], None]) -> None:
-    """Have the leader epochs of what will be in the tier only on disk, then call `then`, with the error, if any.
+    """Write the leader epochs of records that will be only in the tier to disk, then call `then` with the error, if any.
 
-    Their own file: the log writes the other one without a sync, and a power cut may leave nothing of it. Where the file
-    knows of records that are here after all, it does not count: they tell themselves.
+    They have a file of their own: the log writes its epoch file without a sync, and a power cut may leave nothing of it. For
+    records that are still local, the file does not count: the records carry their epochs themselves.
     """
     if state.keeping_epochs is not None:
-        # One after the other: two threads would take the file away from each other.
+        # One write at a time: two threads would rename each other's temporary file.
         state.keeping_epochs.append(lambda: keep_epochs(state, kept, then))
         return
     if state.kept_epochs == kept:
@@ -82,12 +82,12 @@ def keep_epochs(state: LogState, kept: KeptEpochs, then: Callable[[BaseException
 
 
 def _lines(kept: KeptEpochs) -> list[EpochEntry]:
-    """The last epoch comes twice, the second time with the end: who does not know of that reads the same epochs."""
+    """Repeat the last epoch with the end offset: readers that do not know this convention still read the same epochs."""
     return [*kept.epochs, *(EpochEntry(last.epoch, Offset(kept.end_offset)) for last in kept.epochs[-1:])]
 
 
 def read_kept_epochs(directory: str, disk: Disk) -> KeptEpochs:
-    """Raises `OSError` and `CheckpointError`."""
+    """Read the file that `keep_epochs` wrote. Raises `OSError` and `CheckpointError`."""
     entries = read_epochs(f"{directory}/{names.TIERED_EPOCHS}", disk=disk)
     if len(entries) > 1 and entries[-2].epoch == entries[-1].epoch:
         return KeptEpochs(entries[:-1], entries[-1].start_offset)
@@ -95,7 +95,7 @@ def read_kept_epochs(directory: str, disk: Disk) -> KeptEpochs:
 
 
 def with_kept_epochs(kept: Sequence[EpochEntry], known: Sequence[EpochEntry], first_local: int) -> list[EpochEntry]:
-    """What is kept tells of everything below the first local record; the log's own file, of what follows."""
+    """Combine epochs: from `kept` below the first local record, from the log's own file after it."""
     lower = [entry for entry in kept if entry.start_offset < first_local]
     if not lower:
         return list(known)
@@ -103,8 +103,8 @@ def with_kept_epochs(kept: Sequence[EpochEntry], known: Sequence[EpochEntry], fi
 
 
 def copy_candidates(state: LogState, from_offset: int) -> Iterator[CopyCandidate]:
-    """From the segment that holds `from_offset` on: rolled, and wholly below the last stable offset. Raises `OSError`, and
-    `IndexUnderRepair`: then the next look finds it."""
+    """Yield rolled segments from the one that holds `from_offset` on, wholly below the last stable offset. Raises `OSError`,
+    and `IndexUnderRepair`: then a later call finds the segment."""
     segments = state.segments
     first = max(segments.floor(from_offset), 0)
     rolled = [segments.at(place) for place in range(first, len(segments))]

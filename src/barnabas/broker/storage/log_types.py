@@ -1,4 +1,4 @@
-"""What goes into a log and what comes out: the values that callers of `Log` hold."""
+"""The values that `Log` takes and returns."""
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,21 +20,21 @@ __all__ = [
 ]
 
 NO_LOG_APPEND_TIME: Final = -1
-#: Indexes hold offsets relative to their segment's base, in 32 bits.
+#: Index entries are offsets relative to the segment's base, in 32 bits.
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
-#: Records of a refused batch that the answer lists. Kafka lists all: a batch of 1 MB would get an answer of 20 MB.
+#: Refused records that one response lists. Kafka lists all: for a batch of 1 MB the response could have 20 MB.
 RECORD_ERRORS_MAX: Final = 100
 
 
 class RecordError(NamedTuple):
-    """Which record of the batch was refused, and why: goes out with Produce v8 and later (KIP-467)."""
+    """The index of a refused record in its batch, and the reason: sent with Produce v8 and later (KIP-467)."""
 
     batch_index: int
     message: str
 
 
 class InvalidRecords(Refused):
-    """A batch refused for what some of its records are."""
+    """A batch that was refused because of some of its records."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
         super().__init__(code, message)
@@ -42,11 +42,11 @@ class InvalidRecords(Refused):
 
 
 class AppendInfo(NamedTuple):
-    """What an append did. For a `duplicate` nothing was written: the offsets are those of the first time."""
+    """The result of an append. For a `duplicate` nothing was written: the offsets are those of the first append."""
 
     first_offset: Offset
     last_offset: Offset
-    #: The broker's time that the batch was stamped with; -1 where the topic keeps the producer's (CreateTime).
+    #: The broker's time, if the batch was stamped with it; -1 if the topic keeps the producer's time (CreateTime).
     log_append_time_ms: int
     log_start_offset: Offset
     record_count: int
@@ -54,12 +54,12 @@ class AppendInfo(NamedTuple):
     duplicate: bool = False
     #: `flush.messages` is reached: flush (`LogFlusher.flush_then`) before the append is acknowledged.
     flush_due: bool = False
-    #: Whether the records had to be decoded and encoded again (`compression.type`).
+    #: Whether the records were decoded and encoded again (`compression.type`).
     recompressed: bool = False
 
 
 class OffsetMetadata(NamedTuple):
-    """An offset and where its batch is, so that distances in bytes need no look-up."""
+    """An offset and the position of its batch, so that distances in bytes need no look-up."""
 
     offset: Offset
     segment_base_offset: Offset
@@ -67,15 +67,15 @@ class OffsetMetadata(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """Whole batches, the first of which holds or follows the offset asked for. Release every range."""
+    """Whole batches, the first of which holds or follows the requested offset. Release every range."""
 
     ranges: "list[FileRange]"
     size_bytes: int
-    #: Where the read began.
+    #: The position at which the read began.
     start: OffsetMetadata
-    #: No record of the ranges is at or above it: the upper bound for `aborted_transactions`.
+    #: All records of the ranges are below it: the upper bound for `aborted_transactions`.
     upper_offset: Offset
-    #: `max_bytes` ended the read, in the middle of a segment: the next batch did not fit.
+    #: `max_bytes` ended the read inside a segment: the next batch did not fit.
     is_cut: bool = False
 
     def release(self) -> None:
@@ -83,7 +83,7 @@ class ReadResult(NamedTuple):
             file_range.release()
 
     def read(self) -> bytes:
-        """The bytes, copied; then released."""
+        """Return a copy of the bytes, and release the ranges."""
         data = b"".join([file_range.read() for file_range in self.ranges])
         self.release()
         return data

@@ -1,12 +1,12 @@
-"""All logs of a broker over its log directories: found, made, moved, deleted, checkpointed, and closed cleanly.
+"""All logs of a broker in its log directories: load, create, move, delete, checkpoint and close them.
 
-Who calls what on which thread:
+Which thread calls which method:
 
-- `open_dirs` and `load` block: on a thread (or before there is a loop), and nobody else touches the manager meanwhile;
-- `start` and everything after it is the event loop's; what must wait for the disk goes through `env.threads`;
-- `stop` ends the timers, on the loop; then `shutdown` blocks, on a thread, when no request is served any more.
+- `open_dirs` and `load` block: call them on a thread (or before there is a loop), and let no other code use the manager;
+- `start` and everything after it belong to the event loop; work that waits for the disk goes through `env.threads`;
+- `stop` ends the timers, on the loop; then `shutdown` blocks, on a thread, once no request is served any more.
 
-A directory that fails goes offline with its logs, once, through `on_dir_failed`; the others go on.
+A directory that fails goes offline with its logs and is reported once, to `on_dir_failed`; the other directories go on.
 """
 
 import logging
@@ -27,7 +27,15 @@ from barnabas.broker.storage.log_dir import LogDir
 from barnabas.broker.storage.manager_load import load_dirs
 from barnabas.broker.storage.manager_moves import OldLogs, put_one_aside
 from barnabas.broker.storage.manager_settings import ManagerSettings
-from barnabas.broker.storage.manager_upkeep import WRITTEN_SLICE, Checkpointer, Periodic, checkpoint_offsets, sliced
+from barnabas.broker.storage.manager_upkeep import (
+    Checkpointer,
+    Periodic,
+    checkpoint_offsets,
+    epochs_pass,
+    expiration_pass,
+    flush_pass,
+    retention_pass,
+)
 from barnabas.broker.storage.recovery import open_log
 
 logger = logging.getLogger(__name__)
@@ -38,15 +46,15 @@ CHECKPOINTS: Final = (
     names.REPLICATION_OFFSET_CHECKPOINT,
 )
 
-#: At shutdown many logs sync at once: a journal commits them together, so that thousands take seconds.
+#: At shutdown many logs sync at once: the file system's journal commits them together, so that thousands take seconds.
 _SYNC_THREADS: Final = 16
 
 #: (directory, partitions that went offline with it)
 DirFailed = Callable[[str, list[TopicPartition]], None]
 
 
-def _nobody(partition: TopicPartition) -> None:
-    """Until a cleaner sets its own."""
+def _ignore(partition: TopicPartition) -> None:
+    """Default until a cleaner sets its own callback."""
 
 
 class NoLogDirLeft(BarnabasError):
@@ -54,7 +62,7 @@ class NoLogDirLeft(BarnabasError):
 
 
 class LogManager:
-    """`config_of` gives a topic's settings; it is asked from threads while `load` runs."""
+    """`config_of` returns a topic's settings; threads call it while `load` runs."""
 
     def __init__(
         self,
@@ -72,20 +80,20 @@ class LogManager:
         self.settings = settings
         self._config_of = config_of
         self._on_dir_failed = on_dir_failed
-        #: Told that a partition has no log here any more: deleted, stray, or in a directory that failed. For the cleaner.
-        self.on_removed: Callable[[TopicPartition], None] = _nobody
-        #: Whether a worker of the cleaner reads the log of a partition: nobody deletes its segments meanwhile.
+        #: Called when a partition has no log here any more: deleted, stray, or in a failed directory. For the cleaner.
+        self.on_removed: Callable[[TopicPartition], None] = _ignore
+        #: Whether a worker of the cleaner reads the partition's log: its segments must not be deleted meanwhile.
         self.is_being_cleaned: Callable[[TopicPartition], bool] = lambda partition: False
-        #: Called when the start of a partition's log has moved. For the leader, who tells its followers.
-        self.on_log_start: Callable[[TopicPartition], None] = _nobody
+        #: Called when the start of a partition's log has moved. For the leader, which reports it to its followers.
+        self.on_log_start: Callable[[TopicPartition], None] = _ignore
         self._logs: dict[TopicPartition, Log] = {}
         self._future: dict[TopicPartition, Log] = {}
-        #: Logs a directory, future ones too.
+        #: Number of logs in each directory, including future logs.
         self._counts = dict.fromkeys((log_dir.path for log_dir in self._dirs), 0)
-        #: Where AlterReplicaLogDirs wants a partition that does not exist yet.
+        #: The directory that AlterReplicaLogDirs chose for a partition that does not exist yet.
         self._preferred: dict[TopicPartition, str] = {}
         self._doomed: list[str] = []
-        #: Directories of logs that were deleted, whose checkpoints may still name them.
+        #: Directories of deleted logs; their checkpoints may still name these logs.
         self._to_forget_in: set[str] = set()
         self._old = OldLogs(
             env,
@@ -104,9 +112,9 @@ class LogManager:
     # -- before the loop
 
     def open_dirs(self, *, broker_id: int, cluster_id: str | None) -> None:
-        """Lock every directory and check whose it is. One that cannot be used goes offline; `NoLogDirLeft` if all do.
+        """Lock every directory and check its owner. One that cannot be used goes offline; `NoLogDirLeft` if all do.
 
-        `LogDirLocked` and `InconsistentMetaProperties` are the operator's to solve: no directory stays locked then.
+        The operator must solve `LogDirLocked` and `InconsistentMetaProperties`: no directory stays locked after them.
         """
         try:
             for log_dir in self._dirs:
@@ -146,14 +154,14 @@ class LogManager:
                 self._adopt_found(log)
         self._check_alive()
         took_ms = round((self._env.clock.monotonic_s() - began_s) * 1000)
-        logger.info("loaded %d logs in %d ms", len(self._logs) + len(self._future), took_ms)
+        logger.info("[log manager] loaded %d logs in %d ms", len(self._logs) + len(self._future), took_ms)
 
     def _adopt(self, log: Log) -> None:
         (self._future if log.is_future else self._logs)[log.partition] = log
         self._counts[log.log_dir] += 1
 
     def _adopt_found(self, log: Log) -> None:
-        """As `_adopt`; a crash in the middle of a move may have left another one."""
+        """Like `_adopt`; but a crash during a move may have left a second log of the partition."""
         logs = self._future if log.is_future else self._logs
         other = logs.get(log.partition)
         if other is not None:
@@ -173,20 +181,23 @@ class LogManager:
 
     def _check_alive(self) -> None:
         if not self.live_dirs:
-            raise NoLogDirLeft(f"none of the log directories {', '.join(d.path for d in self._dirs)} can be used")
+            raise NoLogDirLeft(
+                f"no log directory can be used ({', '.join(d.path for d in self._dirs)}): check the disks and their permissions"
+            )
 
-    # -- the loop's
+    # -- for the event loop
 
     def start(self) -> None:
         """Begin the periodic tasks."""
-        settings = self.settings
+        settings, now_ms = self.settings, self._env.clock.now_ms
         for path in self._doomed:
             self._remove_tree_later(path)
         self._doomed.clear()
         self._every(settings.retention_check_interval_ms, self._retention_pass)
-        self._every(settings.flush_scheduler_interval_ms, self._flush_pass)
-        self._every(settings.producer_id_expiration_check_interval_ms, self._expiration_pass)
-        self._every(settings.high_watermark_checkpoint_interval_ms, self._epochs_pass)
+        self._every(settings.flush_scheduler_interval_ms, lambda: flush_pass(self.all_logs(), now_ms=now_ms()))
+        every_ms = settings.producer_id_expiration_check_interval_ms
+        self._every(every_ms, lambda: expiration_pass(self.all_logs(), now_ms=now_ms()))
+        self._every(settings.high_watermark_checkpoint_interval_ms, lambda: epochs_pass(self.all_logs()))
         for period_ms, name in (
             (settings.flush_offset_checkpoint_interval_ms, names.RECOVERY_POINT_CHECKPOINT),
             (settings.flush_start_offset_checkpoint_interval_ms, names.LOG_START_OFFSET_CHECKPOINT),
@@ -205,7 +216,7 @@ class LogManager:
             task.stop()
         self._tasks.clear()
 
-    # -- what there is
+    # -- look-ups
 
     @property
     def live_dirs(self) -> list[LogDir]:
@@ -213,7 +224,7 @@ class LogManager:
 
     @property
     def dirs(self) -> list[LogDir]:
-        """Every directory of `log.dirs`, failed ones too."""
+        """Every directory of `log.dirs`, including failed ones."""
         return list(self._dirs)
 
     def has_offline_dirs(self) -> bool:
@@ -221,7 +232,7 @@ class LogManager:
 
     @property
     def previous_broker_epoch(self) -> int:
-        """From the clean-shutdown markers; -1 unless every directory has one and they agree."""
+        """The epoch in the clean-shutdown markers; -1 unless every directory has one and they agree."""
         epochs = {log_dir.previous_broker_epoch for log_dir in self._dirs}
         return epochs.pop() if len(epochs) == 1 else -1
 
@@ -229,7 +240,7 @@ class LogManager:
         return len(self._logs)
 
     def __iter__(self) -> Iterator[Log]:
-        """The current logs, not the future ones."""
+        """Iterate over the current logs, without the future ones."""
         return iter(list(self._logs.values()))
 
     def get(self, partition: TopicPartition) -> Log | None:
@@ -248,35 +259,35 @@ class LogManager:
         return [log for log in self.all_logs() if log.partition.topic == topic]
 
     def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
-        """`topic` is empty if every topic's settings may have changed."""
+        """Apply changed settings. `topic` is empty if every topic's settings may have changed."""
         for log in self.logs_of(topic) if topic else self.all_logs():
             if log.is_closed:
                 continue  # its directory has just failed
             try:
                 log.update_config(config if topic else self._config_of(log.partition.topic))
             except LogDirFault as fault:
-                # The log has reported it. The others need their settings all the same, and so does whoever is told next.
-                logger.error("settings of %s came too late: %s", log.partition, fault)
+                # The log has reported it. The other logs and the other listeners need the settings all the same.
+                logger.error("[partition %s] its log failed before the new settings applied: %s", log.partition, fault)
 
     def check_framing(self, wanted: bool) -> None:
         """`barnabas.record.framing.check`"""
         self._env.check_framing = wanted
 
     def change_producer_settings(self, *, expiration_ms: int, transaction_verification: bool) -> None:
-        """`producer.id.expiration.ms` and `transaction.partition.verification.enable`, of every log, also those to come."""
+        """Set `producer.id.expiration.ms` and `transaction.partition.verification.enable` for every log, present and future."""
         self._env.producer_id_expiration_ms = expiration_ms
         self._env.transaction_verification = transaction_verification
         for log in self.all_logs():
             log.producers.producer_id_expiration_ms = expiration_ms
             log.producers.transaction_verification = transaction_verification
 
-    # -- making, moving, deleting
+    # -- creating, moving, deleting
 
     def get_or_create(self, partition: TopicPartition, *, topic_id: TopicId | None, is_new: bool = False) -> Log:
-        """The log; made in the directory that has the fewest where there is none.
+        """Return the log; create it in the directory with the fewest logs if it does not exist.
 
-        Unless `is_new`, a log that is missing while a directory is offline is taken to be in that one: `Refused` with
-        `KAFKA_STORAGE_ERROR`. `INCONSISTENT_TOPIC_ID` where the log is another topic's of that name.
+        Unless `is_new`, a log that is missing while a directory is offline may be in that directory: `Refused` with
+        `KAFKA_STORAGE_ERROR`. `INCONSISTENT_TOPIC_ID` if the log belongs to another topic of that name.
         """
         log = self._logs.get(partition)
         if log is None:
@@ -293,7 +304,7 @@ class LogManager:
         return log
 
     def _candidates(self, partition: TopicPartition) -> list[LogDir]:
-        """Live directories, the best first."""
+        """Return the live directories that can take the partition, the best first."""
         preferred = self._preferred.get(partition)
         free = [
             log_dir for log_dir in self.live_dirs if not self._old.is_at(log_dir.file(names.partition_dir(partition)))
@@ -301,7 +312,7 @@ class LogManager:
         return sorted(free, key=lambda log_dir: (log_dir.path != preferred, self._counts[log_dir.path]))
 
     def _create(self, partition: TopicPartition, name: str, candidates: list[LogDir]) -> Log:
-        # A name that no file can have would look like a disk that fails, one after the other.
+        # An impossible file name would fail in every directory, and look like failing disks.
         check_topic_name(partition.topic)
         config = self._config_of(partition.topic)
         for log_dir in candidates:
@@ -316,10 +327,10 @@ class LogManager:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {partition}")
 
     def delete(self, partition: TopicPartition) -> None:
-        """The log and its future one, if any: renamed now, removed after the delay.
+        """Delete the log and its future log, if any: rename them now, remove the files after the delay.
 
-        A log that is missing while a directory is offline is taken to be in that one: `Refused` with
-        `KAFKA_STORAGE_ERROR`, or it would come back with the directory.
+        A log that is missing while a directory is offline may be in that directory: `Refused` with `KAFKA_STORAGE_ERROR`.
+        Otherwise it would come back with the directory.
         """
         is_missing = partition not in self._logs
         leaving = [log for logs in (self._logs, self._future) if (log := self._release(logs, partition)) is not None]
@@ -330,7 +341,7 @@ class LogManager:
             try:
                 self._delete(log)
             except LogDirFault as failed:
-                fault = failed  # the other one is in another directory, and has to go all the same
+                fault = failed  # the other log is in another directory, and has to be deleted all the same
         if fault is not None:
             raise fault
         if is_missing and self.has_offline_dirs():
@@ -340,31 +351,15 @@ class LogManager:
             )
 
     def when_forgotten(self, then: Callable[[], None]) -> None:
-        """Call `then` when no checkpoint on disk names a log any more that `delete` was called for. Before that no topic may
-        get its name again: a start would take the former log start for that of the new log, and drop all records below it."""
+        """Call `then` when no checkpoint on disk names a log that `delete` removed. Only then may a topic get the same name
+        again: otherwise a start would apply the old log's start offset to the new log, and drop all records below it."""
         directories, self._to_forget_in = self._to_forget_in, set()
-        left = len(directories)
-        if not left:
-            then()
-
-        def save(path: str) -> None:
-            self._save(path, CHECKPOINTS, lambda error: forgotten(path, error))
-
-        def forgotten(path: str, error: BaseException | None) -> None:
-            nonlocal left
-            if isinstance(error, OSError) and descriptors.are_exhausted(error):
-                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(path))
-                return
-            # A directory that has failed, which has been reported, takes no log before the next start, which looks again.
-            left -= 1
-            if not left:
-                then()
-
-        for path in directories:
-            save(path)
+        self.checkpoints.when_written(
+            [log_dir for log_dir in self._dirs if log_dir.path in directories], CHECKPOINTS, then
+        )
 
     def delete_future(self, partition: TopicPartition) -> None:
-        """Give up a move between directories."""
+        """Abandon a move between directories."""
         log = self._release(self._future, partition)
         if log is not None:
             self._delete(log)
@@ -373,7 +368,7 @@ class LogManager:
         log_dir = self._dir_of(log)
         log.abandon()
         self._rename(log, names.delete_dir(log.partition))
-        logger.info("deleting the log of %s, now %s", log.partition, log.directory)
+        logger.info("[partition %s] deleting its log, renamed to %s", log.partition, log.directory)
         self._remove_tree_later(log.directory)
         self._checkpoint_dir(log_dir)
 
@@ -392,9 +387,9 @@ class LogManager:
 
         def done(error: BaseException | None) -> None:
             if error is None:
-                logger.info("deleted %s", path)
+                logger.info("[log manager] deleted %s", path)
             elif isinstance(error, FileNotFoundError):
-                logger.info("%s was already deleted", path)
+                logger.info("[log manager] %s was already deleted", path)
             elif isinstance(error, OSError) and descriptors.are_exhausted(error):
                 self._env.timers.call_later(descriptors.WAIT_S, work)
             elif isinstance(error, OSError):
@@ -410,9 +405,9 @@ class LogManager:
     # -- moves between directories (AlterReplicaLogDirs)
 
     def prefer_dir(self, partition: TopicPartition, path: str) -> None:
-        """Where the partition's log, or its future one, is to be made. `LOG_DIR_NOT_FOUND` for an unknown directory,
-        `KAFKA_STORAGE_ERROR` for one that has failed."""
-        log_dir = next((each for each in self._dirs if each.path == path), None)
+        """Set the directory in which the partition's log, or its future log, is created. `LOG_DIR_NOT_FOUND` for an unknown
+        directory, `KAFKA_STORAGE_ERROR` for one that has failed."""
+        log_dir = next((d for d in self._dirs if d.path == path), None)
         if log_dir is None:
             raise Refused(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not a log directory of this broker")
         if not log_dir.is_online:
@@ -420,7 +415,7 @@ class LogManager:
         self._preferred[partition] = path
 
     def get_or_create_future(self, partition: TopicPartition) -> Log:
-        """The copy that grows in the preferred directory until it can take the log's place."""
+        """Return the copy that grows in the preferred directory until it can replace the log; create it if needed."""
         future = self._future.get(partition)
         if future is not None:
             return future
@@ -434,7 +429,8 @@ class LogManager:
         name = names.future_dir(partition)
         if len(name) > names.NAME_LENGTH_MAX:
             raise Refused(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} cannot be moved: its copy would need a longer name"
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition} cannot be moved: the name of its copy would be longer than {names.NAME_LENGTH_MAX} characters",
             )
         future = self._create(partition, name, [log_dir])
         try:
@@ -442,8 +438,13 @@ class LogManager:
         except LogDirFault as fault:
             if not descriptors.are_exhausted(fault.cause):
                 raise
-            # It is there, and the next start would take it for a copy: so it is one. It gets its id before the name.
-            logger.warning("the copy of %s gets its topic id later: %s", partition, fault)
+            # The directory exists, and the next start would load it as a copy: so keep it. It gets its topic id before its
+            # final name.
+            logger.warning(
+                "[partition %s] its copy gets the topic id later, when a descriptor is free; raise the limit of open files: %s",
+                partition,
+                fault,
+            )
         self._adopt(future)
         del self._preferred[partition]
         return future
@@ -453,43 +454,44 @@ class LogManager:
             future.assign_topic_id(current.topic_id)
 
     def swap_future(self, partition: TopicPartition) -> Log:
-        """The future log has caught up: it becomes the log. The answer is the new one.
+        """Make the future log, which has caught up, the partition's log, and return it.
 
-        The old one is deleted when the new one is on disk. Not before the one of the move before has gone (`when_old_is_gone`),
-        nor before the future log was ready (`make_ready`).
+        The old log is deleted when the new one is on disk. Call only after the old log of the previous move is gone
+        (`when_old_is_gone`), and after the future log is ready (`make_ready`).
         """
         current, future = self._logs.get(partition), self._future.get(partition)
         if current is None or future is None:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} has no future log, or it is offline")
         if partition in self._old:
-            raise BrokenInvariant(f"{partition} moves again, and its log of the move before has not gone yet")
+            raise BrokenInvariant(f"{partition} moves again before the old log of its previous move is gone")
         source_dir, target_dir = self._dir_of(current), self._dir_of(future)
         future.update_high_watermark(current.high_watermark)
         future.highest_copied_offset = current.highest_copied_offset
-        # What DeleteRecords or retention took away meanwhile must not come back. If its disk fails, it is still the future one.
-        future.maybe_increment_log_start_offset(current.log_start_offset, "the log that moves starts there")
+        # Records that DeleteRecords or retention has removed must not come back. If its disk fails here, it is still a future
+        # log.
+        future.maybe_increment_log_start_offset(current.log_start_offset, "the log that it replaces starts there")
         self._share_topic_id(current, future)
         self._rename(future, names.partition_dir(partition))
         self._release(self._future, partition)
         self._release(self._logs, partition)
         self._adopt(future)
-        logger.info("%s has moved from %s to %s", partition, source_dir.path, target_dir.path)
+        logger.info("[partition %s] its log has moved from %s to %s", partition, source_dir.path, target_dir.path)
         self._checkpoint_dir(target_dir)
         self._old.retire(current, future)
         return future
 
     def when_old_is_gone(self, partition: TopicPartition, then: Callable[[], None]) -> None:
-        """Call `then` when no log is left that a move has replaced."""
+        """Call `then` when the log that a move has replaced is gone; at once if there is none."""
         self._old.when_gone(partition, then)
 
     def make_ready(self, future: Log, then: Done) -> None:
-        """Call `then` when this copy may take the partition's name. After a power cut it may be taken for the whole log, so its
-        first segment must not be lost; and the checkpoints of its directory must not tell how far another log was on disk that
-        had this name there before."""
+        """Call `then` when this copy may take the partition's name. After a power cut the copy may be loaded as the whole log,
+        so its first segment must be durable. And the checkpoints of its directory must not hold offsets of another log that had
+        this name there before."""
 
         def named(error: BaseException | None) -> None:
             if error is not None:
-                then(error)  # its directory has failed, or it was given up: the move ends
+                then(error)  # its directory has failed, or the copy was abandoned: the move ends
             else:
                 self._save_bounds(future.log_dir, then)
 
@@ -499,12 +501,17 @@ class LogManager:
     # -- failure
 
     def handle_fault(self, fault: LogDirFault) -> None:
-        """An I/O error: the directory goes offline with its logs. Tells once; later faults of the same are echoes."""
+        """Take a directory offline with its logs after an I/O error. Reports once; later faults of the same directory are
+        echoes."""
         log_dir = next((d for d in self.live_dirs if d.path == fault.log_dir), None)
         if log_dir is None:
             return
         if descriptors.are_exhausted(fault.cause):
-            logger.error("%s is not at fault: %s; raise the limit of open files", fault.log_dir, fault.cause.strerror)
+            logger.error(
+                "[log directory %s] a file could not be opened, the directory stays online: %s; raise the limit of open files",
+                fault.log_dir,
+                fault.cause.strerror,
+            )
             return
         gone = self.logs_in(log_dir)
         self._set_offline(log_dir, fault.cause)
@@ -513,18 +520,18 @@ class LogManager:
             logs = self._future if log.is_future else self._logs
             self._release(logs, log.partition)
             log.abandon()
-            if not log.is_future:  # where only the future log is lost, the partition goes on as it is
+            if not log.is_future:  # if only the future log is lost, the partition goes on as it is
                 partitions.append(log.partition)
                 self.on_removed(log.partition)
-        logger.error("%s is offline, and with it %d logs", log_dir.path, len(gone))
+        logger.error("[log directory %s] %d logs are offline with it", log_dir.path, len(gone))
         self._on_dir_failed(log_dir.path, partitions)
 
     def fail_dir(self, path: str, error: OSError) -> None:
-        """As if the disk had said so: for fault injection and for an operator's command."""
+        """Fail a directory as if its disk had failed: for fault injection and for an operator's command."""
         self.handle_fault(LogDirFault(path, error))
 
     def _set_offline(self, log_dir: LogDir, error: OSError) -> None:
-        logger.error("log directory %s goes offline: %s", log_dir.path, error)
+        logger.error("[log directory %s] goes offline: %s; check the disk, restart the broker", log_dir.path, error)
         log_dir.is_online = False
         log_dir.unlock()
 
@@ -534,7 +541,7 @@ class LogManager:
     # -- upkeep
 
     def checkpoint(self, name: str) -> None:
-        """Write one of `CHECKPOINTS` in every live directory, soon."""
+        """Write one of `CHECKPOINTS` in every live directory, on a thread."""
         for log_dir in self.live_dirs:
             self.checkpoints.request(log_dir, name)
 
@@ -543,20 +550,8 @@ class LogManager:
             self.checkpoints.request(log_dir, name)
 
     def _save_bounds(self, path: str, done: Done) -> None:
-        self._save(path, (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_OFFSET_CHECKPOINT), done)
-
-    def _save(self, path: str, files: Sequence[str], done: Done) -> None:
-        """Write these checkpoints of a directory, one after the other, then call `done`."""
         log_dir = next(log_dir for log_dir in self._dirs if log_dir.path == path)
-        name, *rest = files
-
-        def then(error: BaseException | None) -> None:
-            if error is not None or not rest:
-                done(error)
-            else:
-                self._save(path, rest, done)
-
-        self.checkpoints.request(log_dir, name, then)
+        self.checkpoints.write(log_dir, (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_OFFSET_CHECKPOINT), done)
 
     def _on_recovery_point(self, path: str) -> None:
         for log_dir in self.live_dirs:
@@ -565,31 +560,7 @@ class LogManager:
 
     def _retention_pass(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()
-
-        def retain(log: Log) -> None:
-            # A compacted log is the cleaner's, also where it deletes by age. One that was compacted until now may be in the
-            # hands of a worker: its turn is the next time. A file that is missing would look like a disk that has failed.
-            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):
-                log.delete_old_segments(now_ms)
-
-        return sliced(self.all_logs(), retain)
-
-    def _flush_pass(self) -> Iterator[None]:
-        now_ms = self._env.clock.now_ms()
-
-        def flush(log: Log) -> None:
-            if log.unflushed_messages and now_ms - log.last_flush_ms >= log.config.flush_ms:
-                log.flusher.flush_in_background()
-
-        return sliced(self.all_logs(), flush)
-
-    def _epochs_pass(self) -> Iterator[None]:
-        dirty = [log for log in self.all_logs() if log.epochs.dirty]
-        return sliced(dirty, Log.write_epochs, at_once=WRITTEN_SLICE)
-
-    def _expiration_pass(self) -> Iterator[None]:
-        now_ms = self._env.clock.now_ms()
-        return sliced(self.all_logs(), lambda log: log.expire_producers(now_ms))
+        return retention_pass(self.all_logs(), now_ms=now_ms, is_being_cleaned=self.is_being_cleaned)
 
     # -- the end
 
@@ -623,7 +594,11 @@ class LogManager:
                 log_dir.mark_clean_shutdown(broker_epoch)
         except LogDirFault as fault:
             # The next start recovers this directory; the others are still closed cleanly.
-            logger.error("%s is not shut down cleanly: %s", log_dir.path, fault)
+            logger.error(
+                "[log directory %s] was not shut down cleanly, the next start recovers its logs: %s",
+                log_dir.path,
+                fault,
+            )
         except OSError as error:
             self.handle_fault(LogDirFault(log_dir.path, error))
 

@@ -1,6 +1,6 @@
 """Loading every log of every directory, many at once, with a line in the log for each.
 
-Blocks: run it on a thread before the event loop serves anyone. Until it returns, the logs belong to its threads.
+Blocks: run it on a thread before the event loop serves clients. Until it returns, the logs belong to its threads.
 """
 
 import logging
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LoadedDir:
-    """What loading one directory found."""
+    """The result of loading one directory."""
 
     log_dir: LogDir
     logs: list[Log] = field(default_factory=list)
-    #: Paths of partitions that were being deleted.
+    #: Paths of partitions whose deletion had begun.
     doomed: list[str] = field(default_factory=list)
     high_watermarks: dict[TopicPartition, Offset] = field(default_factory=dict)
-    #: The I/O error that takes it offline.
+    #: The I/O error that takes the directory offline.
     failure: OSError | None = None
 
 
@@ -45,9 +45,9 @@ def load_dirs(
     config_of: Callable[[str], LogConfig],
     threads_per_dir: int,
 ) -> list[LoadedDir]:
-    """Every live directory at once, `num.recovery.threads.per.data.dir` logs of each at once.
+    """Load every live directory at once, `num.recovery.threads.per.data.dir` logs of each at once.
 
-    An `OSError` is kept in its directory's answer. Anything else (a message format that is not supported) is raised.
+    An `OSError` is returned with its directory. Any other error (an unsupported message format) is raised.
     """
     loaders = [_DirLoader(log_dir, env, config_of) for log_dir in log_dirs]
     pools = [env.make_pool(threads_per_dir, "log-recovery") for _ in loaders]
@@ -65,7 +65,7 @@ class _DirLoader:
         self._env = env
         self._config_of = config_of
         self._found = LoadedDir(log_dir)
-        #: None: not known, of any log.
+        #: None: the checkpoint is missing, no log's recovery point is known.
         self._recovery_points: dict[TopicPartition, Offset] | None = None
         self._start_offsets: dict[TopicPartition, Offset] = {}
         self._lock = Lock()
@@ -73,7 +73,7 @@ class _DirLoader:
         self._total = 0
 
     def start(self, pool: Executor) -> Callable[[], LoadedDir]:
-        """Begin; the answer waits for the end."""
+        """Begin to load; return a function that waits for the end."""
         try:
             paths = self._prepare()
         except OSError as error:
@@ -98,11 +98,11 @@ class _DirLoader:
         return finish
 
     def _save_checkpoints(self) -> None:
-        """Before any log grows. What was read back is in doubt again, until it is flushed; and a log that the file does not
-        name is one that was made since, none of which may be trusted. Log starts come first: a segment that the process before
-        deleted, and that a power cut brings back, is below a recovery point then, and nobody looks whether it is whole.
+        """Write the checkpoints before any log grows. Records that were read back are in doubt again until they are flushed,
+        and a log that the file does not name counts as new and untrusted. Log starts come first: if a power cut brings back a
+        segment that the previous process deleted, the segment is below a recovery point, and recovery would not check it.
 
-        A file that names a log that is not here any more would be taken at its word for the next one of that name.
+        If the file named a log that no longer exists, its offsets would be applied to the next log of that name.
         """
         logs, in_doubt = self._found.logs, not self._dir.had_clean_shutdown or self._recovery_points is None
         here = {log.partition for log in logs}
@@ -119,7 +119,7 @@ class _DirLoader:
                 self._dir.write_checkpoint(name, offsets)
 
     def _failed(self, error: OSError) -> LoadedDir:
-        logger.error("loading %s failed: %s", self._dir.path, error)
+        logger.error("[log directory %s] loading failed, check the disk: %s", self._dir.path, error)
         self._found.failure = error
         return self._found
 
@@ -134,27 +134,29 @@ class _DirLoader:
             try:
                 parsed = names.parse_partition_dir(name)
             except Malformed as error:
-                logger.warning("ignoring %s: %s", log_dir.file(name), error)
+                logger.warning("[log directory %s] ignoring %s, move it elsewhere: %s", log_dir.path, name, error)
                 continue
             if parsed.is_delete:
                 self._found.doomed.append(log_dir.file(name))
             elif parsed.is_stray:
-                logger.warning("keeping stray partition %s: delete it when you are sure", log_dir.file(name))
+                logger.warning(
+                    "[log directory %s] keeping the stray partition %s: delete it when you are sure", log_dir.path, name
+                )
             elif parsed.partition.topic != CLUSTER_METADATA_TOPIC:
                 to_load.append(name)
         self._total = len(to_load)
         logger.info(
-            "loading %d logs from %s, %s",
-            self._total,
+            "[log directory %s] loading %d logs, %s",
             log_dir.path,
-            "which was shut down cleanly" if log_dir.had_clean_shutdown else "recovering them: no clean shutdown",
+            self._total,
+            "it was shut down cleanly" if log_dir.had_clean_shutdown else "recovering them: no clean shutdown",
         )
         return to_load
 
     def _recovery_point_of(self, parsed: names.PartitionDir) -> int | None:
         if self._recovery_points is None:
             return None
-        # What the file says may be of the log that was here before: a copy is trusted once it has the partition's name.
+        # The checkpoint may belong to the log that was replaced: a copy is trusted once it has the partition's name.
         return 0 if parsed.is_future else self._recovery_points.get(parsed.partition, 0)
 
     def _load(self, name: str) -> Log:
@@ -170,7 +172,7 @@ class _DirLoader:
 
         config = self._config_of(partition.topic)
         if config.remote_storage_enable and not self._env.is_tiering:
-            # As Kafka: without the tier the log would begin with its first segment, and forget what is before.
+            # As in Kafka: without the tier the log would begin with its first local segment, and lose the records before it.
             raise ConfigError(
                 f"{partition.topic} has remote.storage.enable=true: delete all such topics, or switch it off for them, before "
                 "remote.log.storage.system.enable is set to false"
@@ -191,7 +193,7 @@ class _DirLoader:
             self._done += 1
             done = self._done
         logger.info(
-            "loaded %s: %d segments, offsets [%d, %d), %d bytes re-read, %d cut, in %d ms (%d of %d in %s)",
+            "[log manager] loaded %s: %d segments, offsets [%d, %d), %d bytes re-read, %d cut, in %d ms (%d of %d in %s)",
             name,
             len(log.segments),
             log.log_start_offset,
@@ -206,11 +208,13 @@ class _DirLoader:
 
 
 def _topic_id(directory: str, disk: Disk) -> TopicId | None:
-    """None where it is not known, or cannot be read: the controller's next word assigns it."""
+    """Return the topic id; None if it is unknown or unreadable: then the controller's next request assigns it."""
     try:
         return read_partition_metadata(f"{directory}/{names.PARTITION_METADATA}", disk=disk).topic_id
     except FileNotFoundError:
         return None
     except CheckpointError as error:
-        logger.warning("ignoring a topic id that cannot be read: %s", error)
+        logger.warning(
+            "[log directory %s] ignoring an unreadable topic id, the controller sends it again: %s", directory, error
+        )
         return None

@@ -1,8 +1,7 @@
-"""The end of a move between log directories, and what a crash in the middle of one left.
+"""The end of a move between log directories, and the repair after a crash during a move.
 
-A copy takes the place of its log in one step of the event loop. The log that it replaces stays on disk until a power cut can
-take nothing of the copy: neither its records nor its name. Until then a crash leaves both, and `put_one_aside` decides at the
-next start.
+A copy replaces its log in one step of the event loop. The old log stays on disk until a power cut can no longer take any
+record of the copy, nor its name. Until then a crash leaves both, and `put_one_aside` decides at the next start.
 """
 
 import logging
@@ -18,22 +17,22 @@ from barnabas.broker.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
-#: The pause before a copy is synced again that could not be, though its disk is well.
+#: The pause before a copy is synced again, if the sync failed although the disk works.
 RETRY_S: Final = 5.0
 
 
 class DuplicateLog(BarnabasError):
-    """One partition in two directories, and only the operator knows which to delete."""
+    """A partition has a log in two directories, and only the operator knows which one to delete."""
 
 
 class _Old(NamedTuple):
     directory: str
-    #: Called when it is gone, or given up.
+    #: Called when the old log is deleted, or stays for good.
     waiters: list[Callable[[], None]]
 
 
 class OldLogs:
-    """Logs whose copies have taken their place, and are not yet safe. Owner: the event loop."""
+    """Logs that were replaced by copies which are not durable yet. Owner: the event loop."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class OldLogs:
         delete: Callable[[Log], None],
         keep_aside: Callable[[Log], None],
     ) -> None:
-        """`delete` and `keep_aside` rename the directory of a log. They may raise `LogDirFault`, which they have reported."""
+        """`delete` and `keep_aside` rename the directory of a log. They may raise `LogDirFault`, after reporting it."""
         self._env = env
         self._is_online = is_online
         self._delete = delete
@@ -57,7 +56,7 @@ class OldLogs:
         return any(old.directory == directory for old in self._old.values())
 
     def when_gone(self, partition: TopicPartition, then: Callable[[], None]) -> None:
-        """Call `then` on the event loop when the old log of the partition has gone; now where there is none."""
+        """Call `then` on the event loop when the partition's old log is gone; at once if there is none."""
         old = self._old.get(partition)
         if old is None:
             then()
@@ -65,7 +64,7 @@ class OldLogs:
             old.waiters.append(then)
 
     def retire(self, old: Log, copy: Log) -> None:
-        """Close `old`, and delete it once `copy`, which has got its name, is on disk."""
+        """Close `old`, and delete it once `copy`, which has its final name, is on disk."""
         old.abandon()
         self._old[old.partition] = _Old(old.directory, [])
         self._make_safe(old, copy)
@@ -90,33 +89,35 @@ class OldLogs:
 
     def _end(self, old: Log, copy: Log, *, is_safe: bool) -> None:
         if not is_safe and not copy.is_closed:
-            # The broker is out of descriptors, say: the disk is well.
+            # The disk works; the broker is out of descriptors, for example.
             self._env.timers.call_later(RETRY_S, lambda: self._make_safe(old, copy))
             return
         waiters = self._old.pop(old.partition).waiters
         try:
             if not self._is_online(old.log_dir):
-                logger.error("%s stays where it is: %s is offline", old.directory, old.log_dir)
+                logger.error(
+                    "[partition %s] its old log stays at %s: %s is offline", old.partition, old.directory, old.log_dir
+                )
             elif is_safe or self._is_online(copy.log_dir):
-                self._delete(old)  # also if the copy was deleted meanwhile: then nobody wants either
+                self._delete(old)  # also if the copy was deleted meanwhile: then neither is needed
             else:
-                # Not to be led from: the copy may have got records since. But it may be all that is left.
+                # It must not become the leader's log: the copy may have got records since. But it may be the only log left.
                 self._keep_aside(old)
         except LogDirFault as fault:
-            logger.error("%s stays where it is: %s", old.directory, fault)
+            logger.error("[partition %s] its old log stays at %s: %s", old.partition, old.directory, fault)
         for then in waiters:
             then()
 
 
 def put_one_aside(one: Log, other: Log, disk: Disk) -> tuple[Log, str | None]:
-    """Of two logs of one partition in two directories, the one that was put aside, and its path where it is to be deleted.
+    """Of two logs of one partition, put one aside; return it, and its path if it is to be deleted.
 
-    A copy that was given up is deleted. Of a log that was replaced nobody but the operator can be sure. Blocks.
+    A copy whose move did not finish is deleted. A replaced log is kept, because only the operator can decide. Blocks.
     """
     if None not in (one.topic_id, other.topic_id) and one.topic_id != other.topic_id:
         raise DuplicateLog(
-            f"{one.partition} is in both {one.directory} and {other.directory}, with different topic ids: delete the one that "
-            "is not the topic's"
+            f"{one.partition} is in both {one.directory} and {other.directory}, with different topic ids: delete the one whose "
+            "topic id is not the topic's"
         )
     leaving = min(one, other, key=_reach)
     staying = other if leaving is one else one
@@ -124,15 +125,18 @@ def put_one_aside(one: Log, other: Log, disk: Disk) -> tuple[Log, str | None]:
     name = names.delete_dir(leaving.partition) if leaving.is_future else names.stray_dir(leaving.partition)
     target = f"{leaving.log_dir}/{name}"
     logger.error(
-        "%s is in two directories: a move was cut short; %s becomes %s", leaving.partition, leaving.directory, name
+        "[partition %s] it is in two directories because a move was interrupted; renaming %s to %s",
+        leaving.partition,
+        leaving.directory,
+        name,
     )
     try:
-        # The page cache alone may hold it, of the process that was killed: what the other one has on disk must not be missed.
+        # The staying log may be only in the page cache, from the killed process: make it durable before the other one goes.
         _make_durable(staying, disk)
         disk.rename(leaving.directory, target)
     except OSError as error:
         raise DuplicateLog(
-            f"{leaving.directory} cannot be put aside for {staying.directory}: {error}; delete one of them or mend its disk"
+            f"{leaving.directory} cannot be put aside for {staying.directory}: {error}; delete one of them or repair its disk"
         ) from error
     return leaving, target if leaving.is_future else None
 
@@ -146,7 +150,7 @@ def _make_durable(log: Log, disk: Disk) -> None:
 
 
 def _reach(log: Log) -> tuple[int, int, int]:
-    """The log that goes further, in the later leader epoch, has all that was acknowledged, as in an election: what the other
-    has besides was never committed. A copy that has just taken the place of its log has less than that only if the power went
-    before it was on disk, and then nothing was promised that was written to it since."""
+    """Rank logs as an election does: the log with the later leader epoch, and the higher end, has every acknowledged record,
+    and further records of the other log were never committed. A copy that has just replaced its log ranks lower only if the
+    power failed before the copy was on disk, and then no write to it was acknowledged."""
     return -1 if log.latest_epoch is None else log.latest_epoch, log.log_end_offset, log.log_start_offset

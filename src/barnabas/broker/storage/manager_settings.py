@@ -7,7 +7,7 @@ from barnabas.base.config.broker import BrokerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerSettings:
-    """The broker's settings that the manager needs, by their names where they have one."""
+    """The broker's settings that the manager needs."""
 
     recovery_threads_per_data_dir: int = 1
     retention_check_interval_ms: int = 300_000
@@ -17,7 +17,7 @@ class ManagerSettings:
     high_watermark_checkpoint_interval_ms: int = 5_000
     producer_id_expiration_check_interval_ms: int = 600_000
     initial_task_delay_ms: int = 30_000
-    #: For directories of deleted partitions; segments have their topic's `file.delete.delay.ms`.
+    #: Delay for the directories of deleted partitions; segments have their topic's `file.delete.delay.ms`.
     segment_delete_delay_ms: int = 60_000
 
     @classmethod

@@ -1,7 +1,7 @@
-"""`meta.properties`: whose log directory this is. Every directory of a broker must name the same broker and cluster.
+"""`meta.properties`: the owner of a log directory. Every directory of a broker must name the same broker and cluster.
 
 A Java properties file. Version 0 is ZooKeeper mode's (`broker.id`), version 1 KRaft's (`node.id`); both are read, and
-what is read is written back in the same version.
+a file is written back in the version in which it was read.
 """
 
 from collections.abc import Mapping
@@ -31,19 +31,19 @@ class InconsistentMetaProperties(BarnabasError):
 class MetaProperties:
     broker_id: BrokerId | None = None
     cluster_id: str | None = None
-    #: 16 bytes; KIP-858 writes it also in ZooKeeper mode when a migration to KRaft is under way.
+    #: 16 bytes. KIP-858 writes it also in ZooKeeper mode, during a migration to KRaft.
     directory_id: bytes | None = None
     version: int = 0
 
 
 def read(path: str, *, disk: Disk = REAL_DISK) -> MetaProperties | None:
-    """None where there is no file: a new directory."""
+    """Read the file; None if there is none: a new directory."""
     try:
         data = disk.read_file(path)
     except FileNotFoundError:
         return None
     try:
-        # Java's Properties.load reads bytes as ISO-8859-1, escapes for the rest: no byte is invalid.
+        # Java's Properties.load reads bytes as ISO-8859-1 with escapes for other characters: no byte is invalid.
         properties = parse(data.decode("latin-1"))
     except ConfigError as error:
         raise CheckpointError(path, 0, str(error)) from None
@@ -64,7 +64,7 @@ def read(path: str, *, disk: Disk = REAL_DISK) -> MetaProperties | None:
 
 
 def write(path: str, meta: MetaProperties, *, now_ms: int, disk: Disk = REAL_DISK) -> None:
-    """Atomically; `now_ms` goes into the comment that Java's Properties.store writes."""
+    """Write the file atomically; `now_ms` goes into the comment that Java's Properties.store writes."""
     disk.replace_file(path, encode(meta, now_ms=now_ms))
 
 
@@ -85,10 +85,11 @@ def encode(meta: MetaProperties, *, now_ms: int) -> bytes:
 def check(
     found: Mapping[str, MetaProperties | None], *, broker_id: int, cluster_id: str | None
 ) -> dict[str, MetaProperties]:
-    """What each directory's file should say, or `InconsistentMetaProperties` that names the directory at fault.
+    """Return the content that each directory's file should have. Raises `InconsistentMetaProperties`, which names the
+    directory.
 
-    `found` maps a log directory to what was read there. `cluster_id` None: not known yet. Directories whose file is
-    to be written are those whose answer differs from what was found.
+    `found` maps a log directory to its present content. `cluster_id` None: not known yet. The caller writes the files whose
+    content differs from `found`.
     """
     clusters = {meta.cluster_id: log_dir for log_dir, meta in found.items() if meta and meta.cluster_id}
     if len(clusters) > 1:

@@ -1,4 +1,4 @@
-"""Every file and directory name of a log directory: the one home of these literals."""
+"""All file and directory names inside a log directory. No other module contains these literals."""
 
 import os
 import re
@@ -16,20 +16,20 @@ TXN_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
-# On the way in or out.
+# Files of segments that are being deleted, compacted or swapped.
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
 # Per partition.
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
-#: Of a log that begins in the tier: the leader epochs of what is there only. No record here tells them.
+#: For a log that begins in the tier: leader epochs of records that are only there, which no local record shows.
 TIERED_EPOCHS: Final = "tiered-leader-epochs"
 PARTITION_METADATA: Final = "partition.metadata"
 
 # Per log directory.
 META_PROPERTIES: Final = "meta.properties"
-#: Of the first log directory: parts of segments that are in remote storage. Named as Kafka's.
+#: In the first log directory: cached parts of segments in remote storage. The name is Kafka's.
 REMOTE_CACHE_DIR: Final = "remote-log-index-cache"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
@@ -38,12 +38,12 @@ CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 
-# Partition directories that are leaving, arriving, or strayed.
+# Directories of partitions that are being deleted, moved here, or are stray.
 DELETE_DIR_SUFFIX: Final = "-delete"
 FUTURE_DIR_SUFFIX: Final = "-future"
 STRAY_DIR_SUFFIX: Final = "-stray"
 
-#: Longest file name of the file systems that matter.
+#: Longest file name on common file systems.
 NAME_LENGTH_MAX: Final = 255
 _SUFFIXED_DIR = re.compile(r"(\S+)-(\S+)\.(\S+)(-delete|-future|-stray)")
 _SEGMENT_FILE = re.compile(
@@ -53,7 +53,7 @@ _PARTITION = re.compile(r"[0-9]{1,10}")
 
 
 class PartitionDir(NamedTuple):
-    """What the name of a partition's directory says."""
+    """The parts of the name of a partition's directory."""
 
     partition: TopicPartition
     #: "", or one of the `…_DIR_SUFFIX` constants.
@@ -73,7 +73,7 @@ class PartitionDir(NamedTuple):
 
 
 class SegmentFile(NamedTuple):
-    """What the name of a segment's file says: `00000000000000000042.log.swap` is (42, ".log", ".swap")."""
+    """The parts of the name of a segment's file: `00000000000000000042.log.swap` is (42, ".log", ".swap")."""
 
     base_offset: Offset
     kind: str
@@ -81,7 +81,7 @@ class SegmentFile(NamedTuple):
 
 
 def offset_prefix(offset: int) -> str:
-    """Twenty digits, so that names sort as offsets do."""
+    """Return twenty digits, so that names sort like offsets."""
     return f"{offset:020d}"
 
 
@@ -106,7 +106,7 @@ def snapshot_file(offset: int, transient: str = "") -> str:
 
 
 def parse_segment_file(name: str) -> SegmentFile | None:
-    """None for a name that belongs to no segment."""
+    """Parse a file name; None for a name that belongs to no segment."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
@@ -114,10 +114,10 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
 
 def offset_of_file(path: str) -> Offset:
-    """The offset that a segment's file is named for."""
+    """Return the offset in the name of a segment's file."""
     parsed = parse_segment_file(os.path.basename(path))  # noqa: PTH119
     if parsed is None:
-        raise Malformed(f"{path} is not the file of a segment: such names start with an offset, as {log_file(42)}")
+        raise Malformed(f"{path} is not the file of a segment: such names start with an offset, like {log_file(42)}")
     return parsed.base_offset
 
 
@@ -126,12 +126,12 @@ def partition_dir(partition: TopicPartition) -> str:
 
 
 def delete_dir(partition: TopicPartition, unique: str | None = None) -> str:
-    """A name for a partition that is to be deleted. The topic is cut where the name would grow too long."""
+    """Return a directory name for a partition to delete. Shortens the topic if the name would become too long."""
     return _cut_dir(partition, unique, DELETE_DIR_SUFFIX)
 
 
 def stray_dir(partition: TopicPartition, unique: str | None = None) -> str:
-    """A name for a log that is not to be used, and not to be deleted either. Cut as that of one that is."""
+    """Return a directory name for a log to keep but not to use. Shortens the topic as `delete_dir` does."""
     return _cut_dir(partition, unique, STRAY_DIR_SUFFIX)
 
 
@@ -141,13 +141,13 @@ def _cut_dir(partition: TopicPartition, unique: str | None, suffix: str) -> str:
 
 
 def future_dir(partition: TopicPartition, unique: str | None = None) -> str:
-    """A name for the copy that grows in another log directory. Never cut, as its topic must be read back whole: it may be
-    longer than `NAME_LENGTH_MAX`."""
+    """Return a directory name for the copy that grows in another log directory. Never shortened, because the topic is read back
+    from it: the name may be longer than `NAME_LENGTH_MAX`."""
     return f"{partition.topic}-{partition.partition}.{unique or uuid4().hex}{FUTURE_DIR_SUFFIX}"
 
 
 def parse_partition_dir(name: str) -> PartitionDir:
-    """The partition that a directory's name stands for; `Malformed` where it stands for none."""
+    """Return the partition that a directory's name stands for; `Malformed` if it is not a partition's."""
     suffix = next((s for s in (DELETE_DIR_SUFFIX, FUTURE_DIR_SUFFIX, STRAY_DIR_SUFFIX) if name.endswith(s)), "")
     stem = name
     if suffix:

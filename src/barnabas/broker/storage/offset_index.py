@@ -1,6 +1,6 @@
 """`.index`: sparse map from offset to file position. 8 bytes an entry: relative offset int32, position int32.
 
-An entry (offset, position) says: the batch at `position` ends with `offset` (Kafka stores the last offset of
+An entry (offset, position) means: the batch at `position` ends with `offset` (Kafka stores the last offset of
 a batch). A look-up gives the largest entry <= the target; the reader scans on from there.
 """
 
@@ -37,10 +37,10 @@ class OffsetIndex(IndexFile):
 
     ENTRY_SIZE = 8
 
-    #: The last offset with an entry, or the base offset where there is none.
+    #: The last offset with an entry, or the base offset if there is none.
     _last_offset: int
     _packed: "ctypes.Array[ctypes.c_uint64] | None" = None
-    #: Entries 0, 64, 128, … as `_packed` has them.
+    #: Entries 0, 64, 128, … as `_packed` stores them.
     _landmarks: "array[int]"
 
     @property
@@ -59,7 +59,7 @@ class OffsetIndex(IndexFile):
         at = entries * 8
         if at + 8 > self._reserved:
             self._reserve(at + 8)
-        assert self._map is not None  # _reserve has refused an index without room
+        assert self._map is not None  # otherwise _reserve has raised
         relative = self._relative(offset)
         _ENTRY.pack_into(self._map, at, relative, position)
         if entries % _STRIDE == 0:
@@ -68,7 +68,7 @@ class OffsetIndex(IndexFile):
         self._last_offset = offset
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The largest entry <= `offset`; (base offset, 0) where there is none."""
+        """Return the largest entry <= `offset`; (base offset, 0) if there is none."""
         slot = self._slot_after(offset)
         if slot == 0 or self._packed is None:
             return OffsetPosition(Offset(self.base_offset), 0)
@@ -76,12 +76,12 @@ class OffsetIndex(IndexFile):
         return _new(OffsetPosition, (self.base_offset + (entry >> 32), entry & _POSITION_MASK))
 
     def lookup_position(self, offset: int) -> int:
-        """`lookup(offset).position`, for the hot path of a fetch."""
+        """Return `lookup(offset).position`, for the hot path of a fetch."""
         slot = self._slot_after(offset)
         return self._packed[slot - 1] & _POSITION_MASK if slot and self._packed is not None else 0
 
     def _slot_after(self, offset: int) -> int:
-        """The number of entries that are <= `offset`."""
+        """Return the number of entries <= `offset`."""
         if not self._opened:
             self.open()
         relative = offset - self.base_offset
@@ -94,13 +94,13 @@ class OffsetIndex(IndexFile):
         return bisect_right(self._packed, target, end - _STRIDE, end if end < self._entries else self._entries)
 
     def next_position(self, offset: int) -> int | None:
-        """Where a batch begins, all of whose records are above `offset`; None where no entry tells."""
+        """Return the start of a batch whose records are all above `offset`; None if no entry shows one."""
         slot = self._slot_after(offset)
-        # The entry's own batches may begin at or below `offset`: it tells where they end. The one after it is surely above.
+        # The next entry's batch may begin at or below `offset`: an entry names the end of its batch. The one after is above.
         return self.entry(slot + 1).position if slot + 1 < self.entries else None
 
     def floor_position(self, position: int) -> int:
-        """The largest indexed position <= `position`; 0, where the first batch is, if there is none."""
+        """Return the largest indexed position <= `position`; 0, the first batch, if there is none."""
         if not self._opened:
             self.open()
         packed = self._packed
@@ -134,7 +134,7 @@ class OffsetIndex(IndexFile):
         if last.position < 0 or first.position < 0:
             raise CorruptIndex(f"{self.path}: entry {last} has a negative position")
         if self._entries > 1 and (last.offset <= first.offset or last.position < first.position):
-            # Also what a crash leaves of a preallocated index: a tail of zeros.
+            # A crash also leaves this in a preallocated index: a tail of zeros.
             raise CorruptIndex(f"{self.path}: the last entry {last} is not above the first {first}")
 
     def _on_entries_changed(self) -> None:

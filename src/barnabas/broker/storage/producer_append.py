@@ -1,4 +1,4 @@
-"""Whether a producer's batches may be appended, and what they change."""
+"""Checks whether a producer's batches may be appended, and collects the changes to its state."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from barnabas.wire.records import EndTxnMarker
 
 
 class AppendOrigin(Enum):
-    """Who appends; a client's batches are checked in full, a leader's were checked by the leader."""
+    """The source of an append. A client's batches are checked in full; a leader has already checked the batches it sends."""
 
     REPLICATION = "replication"
     #: The group or transaction coordinator of this broker, and transaction markers.
@@ -53,7 +53,7 @@ class ProducerAppend:
         self._verification = verification
         self.origin = origin
         self.producer_id = current.producer_id
-        #: The entry as it will be; holds only the batches of this append.
+        #: The entry after the append; holds only the batches of this append.
         self.updated = ProducerEntry(
             current.producer_id,
             producer_epoch=current.producer_epoch,
@@ -63,15 +63,15 @@ class ProducerAppend:
         )
         #: First offsets of the transactions that this append begins.
         self.started: list[int] = []
-        #: Whether a batch of a transaction, or its marker, was among them.
+        #: Whether the append contains a transactional batch or a marker.
         self.transactional = False
-        #: What a follower does not refuse, but ought to be logged.
+        #: Irregularities that a follower accepts but logs.
         self.warnings: list[str] = []
 
     def append(self, header: BatchHeader, marker: EndTxnMarker | None = None) -> CompletedTxn | None:
-        """Check a batch whose offsets are assigned, and take note of it.
+        """Check a batch whose offsets are assigned, and record its changes.
 
-        A control batch comes with its `marker`, or with None where compaction has emptied it.
+        A control batch comes with its `marker`, or with None if compaction has emptied it.
         """
         self.transactional |= header.is_transactional
         if header.is_control:
@@ -94,7 +94,7 @@ class ProducerAppend:
             )
             if self.origin is not AppendOrigin.REPLICATION:
                 raise Refused(ErrorCode.INVALID_TXN_STATE, message)
-            # Its leader did not know of the transaction any more, and has it in its log.
+            # The leader no longer knew of the transaction, and has the batch in its log.
             self.warnings.append(message)
         entry.add_batch(
             header.producer_epoch,
@@ -135,7 +135,7 @@ class ProducerAppend:
     def _check_sequence(self, header: BatchHeader, offset: int) -> None:
         producer_epoch, first_sequence = header.producer_epoch, header.base_sequence
         verification = self._verification
-        # A producer of another epoch, which was fenced, may have asked as well: its sequences are not this one's.
+        # A fenced producer of another epoch may have asked for verification too: its sequences do not count.
         if (
             verification is not None
             and producer_epoch == verification.epoch
@@ -161,7 +161,7 @@ class ProducerAppend:
             last_sequence = self._current.last_sequence
         else:
             last_sequence = NO_SEQUENCE
-        # A producer that is not known (its records were deleted, or it expired) may go on with any sequence.
+        # An unknown producer (its records were deleted, or it expired) may continue with any sequence.
         if self._current.producer_epoch != NO_PRODUCER_EPOCH and not in_sequence(last_sequence, first_sequence):
             batches = self._current.batches
             is_behind = not is_ahead(first_sequence, of=last_sequence)
@@ -171,11 +171,11 @@ class ProducerAppend:
                 offset, f"{first_sequence} (incoming seq. number), {last_sequence} (current end sequence number)"
             )
 
-    def _out_of_order(self, offset: int, what: str) -> Refused:
+    def _out_of_order(self, offset: int, details: str) -> Refused:
         return Refused(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"Out of order sequence number for producer {self.producer_id} at offset {offset} "
-            f"in partition {self._partition}: {what}",
+            f"in partition {self._partition}: {details}",
         )
 
     def _check_coordinator_epoch(self, coordinator_epoch: int, offset: int) -> None:
@@ -191,16 +191,16 @@ class ProducerAppend:
 
 
 def repeats_ended_transaction(partition: TopicPartition, header: BatchHeader) -> Refused:
-    """For a transactional batch with a sequence that a transaction before the producer's last marker has used.
+    """Return the error for a transactional batch whose sequence belongs to a transaction before the producer's last marker.
 
-    Nobody waits for such a retry: clients end a transaction when they have all answers. But librdkafka gives the sequences
-    of purged messages to the next transaction, though one that waited for a retry may have been written. Kafka takes the
-    new record for the old one and confirms it; it is in no transaction, and the commit leaves it out.
+    No correct client sends such a retry: clients end a transaction when they have all responses. But librdkafka gives the
+    sequences of purged messages to the next transaction, although a message that waited for a retry may have been written.
+    Kafka mistakes the new record for the old one and confirms it; the record is in no transaction, and the commit omits it.
 
-    UNKNOWN_PRODUCER_ID makes each client abort and go on with a new epoch (KIP-360): librdkafka (abortable, requires a
-    bump), franz-go (recoverable) and Java, which must be told the log start with it. OUT_OF_ORDER_SEQUENCE_NUMBER and
-    INVALID_PRODUCER_EPOCH are fatal to librdkafka; after INVALID_TXN_STATE or TRANSACTION_ABORTABLE it aborts, but keeps its
-    epoch, and with it the sequences that the broker and it see differently.
+    UNKNOWN_PRODUCER_ID makes each client abort and continue with a new epoch (KIP-360): librdkafka (abortable, requires a
+    bump), franz-go (recoverable) and Java, which needs the log start offset with it. OUT_OF_ORDER_SEQUENCE_NUMBER and
+    INVALID_PRODUCER_EPOCH are fatal to librdkafka; after INVALID_TXN_STATE or TRANSACTION_ABORTABLE it aborts but keeps its
+    epoch, and with it the sequences on which the broker and the client disagree.
     """
     return Refused(
         ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -210,10 +210,10 @@ def repeats_ended_transaction(partition: TopicPartition, header: BatchHeader) ->
 
 
 class AppendPlan(NamedTuple):
-    """What `analyze` found; `apply` it once the batches are in the log."""
+    """The result of `analyze`; `apply` it once the batches are in the log."""
 
     appends: list[ProducerAppend]
     #: In order of their markers.
     completed: list[CompletedTxn]
-    #: The batch that the (only) batch of this append repeats: nothing is to be written, its offsets are the answer.
+    #: The earlier batch that the only batch of this append repeats: nothing is written, the response has its offsets.
     duplicate: BatchMetadata | None

@@ -1,4 +1,4 @@
-"""What a log knows of one producer."""
+"""The state of one producer in a log."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from barnabas.base.ids import NO_PRODUCER_EPOCH, Offset, ProducerId
 from barnabas.wire.record_batch import MAX_SEQUENCE, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader, decrement_sequence
 
-#: What an idempotent producer may have in flight, and so what can come again.
+#: The number of batches that an idempotent producer may have in flight, and so may send again.
 BATCHES_RETAINED: Final = 5
 
 
@@ -15,7 +15,7 @@ NO_COORDINATOR_EPOCH: Final = -1
 
 
 class BatchMetadata(NamedTuple):
-    """A batch that a producer wrote, as far as a duplicate needs it."""
+    """A batch that a producer wrote: the fields that identify a duplicate."""
 
     last_sequence: int
     last_offset: Offset
@@ -34,7 +34,7 @@ class BatchMetadata(NamedTuple):
 class CompletedTxn(NamedTuple):
     producer_id: ProducerId
     first_offset: Offset
-    #: Of the marker.
+    #: Offset of the marker.
     last_offset: Offset
     is_aborted: bool
 
@@ -58,9 +58,9 @@ class ProducerEntry:
         self.producer_epoch = producer_epoch
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp = last_timestamp
-        #: Where the open transaction began; None where none is open.
+        #: First offset of the open transaction; None if no transaction is open.
         self.txn_first_offset = txn_first_offset
-        #: Of the current epoch, oldest first.
+        #: Batches of the current epoch, oldest first.
         self.batches: deque[BatchMetadata] = deque(batches, maxlen=BATCHES_RETAINED)
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class ProducerEntry:
         return self.batches[-1].offset_delta if self.batches else 0
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """The retained batch with the same epoch and sequences, whose offset the producer gets again."""
+        """Return the retained batch with the same epoch and sequences, if any: the producer gets its offset again."""
         if header.producer_epoch != self.producer_epoch:
             return None
         first, last = header.base_sequence, header.last_sequence
@@ -101,18 +101,20 @@ class ProducerEntry:
         return None
 
     def find_forgotten(self, header: BatchHeader) -> BatchMetadata | None:
-        """A duplicate from before a restart: a snapshot has one batch of each producer, a retry may be of the last five.
+        """Return a duplicate from before a restart: a snapshot keeps one batch of each producer, but a retry may be of the last
+        five.
 
-        Sequences have no holes, so what ends below the oldest batch that is known was written, somewhere below it. Kafka
-        calls it out of order, which ends the producer, or its promise. With five batches known it is not a retry.
+        Sequences have no holes, so a batch that ends below the oldest known batch was written, somewhere below it. Kafka
+        answers OUT_OF_ORDER_SEQUENCE_NUMBER, which ends the producer or its guarantee. If five batches are known, the batch is
+        not a retry.
         """
         if header.producer_epoch != self.producer_epoch or not 0 < len(self.batches) < BATCHES_RETAINED:
             return None
         oldest, last = self.batches[0], header.last_sequence
         is_below = header.base_sequence <= last < oldest.first_sequence
-        if not is_below or oldest.first_sequence - last > MAX_SEQUENCE // 2:  # else it wrapped, and is ahead
+        if not is_below or oldest.first_sequence - last > MAX_SEQUENCE // 2:  # then the sequence wrapped, and is ahead
             return None
-        # No offset (-1), but what is below the known batch can be waited for.
+        # The offset is unknown (-1), but the caller can wait for everything below the known batch.
         end = oldest.first_offset
         return BatchMetadata(last, Offset(end - 1), offset_delta=end, timestamp=-1)
 
@@ -121,7 +123,7 @@ class ProducerEntry:
         return self.txn_first_offset is None or batch.last_offset < self.txn_first_offset
 
     def set_epoch(self, producer_epoch: int) -> None:
-        """A new epoch starts its sequences again."""
+        """Set the epoch; a new epoch starts with new sequences."""
         if self.producer_epoch != producer_epoch:
             self.batches.clear()
             self.producer_epoch = producer_epoch
@@ -132,7 +134,7 @@ class ProducerEntry:
         self.last_timestamp = batch.timestamp
 
     def absorb(self, update: "ProducerEntry") -> None:
-        """Take over what a successful append has changed."""
+        """Take over the changes of a successful append."""
         self.set_epoch(update.producer_epoch)
         self.batches.extend(update.batches)
         self.coordinator_epoch = update.coordinator_epoch
@@ -143,8 +145,8 @@ class ProducerEntry:
 class VerificationEntry:
     """A transactional producer whose first batch here waits until its coordinator has confirmed the partition (KIP-890).
 
-    The guard is an identity: the append that comes after the confirmation shows it, and one that slipped in
-    after the transaction ended cannot. The lowest sequence seen keeps a later batch from being written first.
+    The guard is compared by identity: only the append that follows the confirmation has it, and an append that comes late,
+    after the transaction ended, does not. The lowest sequence seen keeps a later batch from being written first.
     """
 
     __slots__ = ("epoch", "guard", "lowest_sequence", "timestamp_ms")
@@ -168,5 +170,5 @@ def in_sequence(last_sequence: int, next_sequence: int) -> bool:
 
 
 def is_ahead(sequence: int, *, of: int) -> bool:
-    """Sequences go round: what is less than half the way ahead is ahead."""
+    """Whether `sequence` is ahead of `of`. Sequences wrap: less than half the range ahead counts as ahead."""
     return 0 < (sequence - of) & MAX_SEQUENCE <= MAX_SEQUENCE // 2

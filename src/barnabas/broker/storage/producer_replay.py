@@ -1,4 +1,4 @@
-"""The producer state of a log as of an offset: the newest snapshot below it, then every batch between."""
+"""The producer state of a log as of an offset: the newest snapshot below it, then every batch in between."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ OnDamage = Callable[[Malformed], None]
 
 
 class UnreadableSnapshot(Exception):
-    """The owner drops it, and plans again with the one before."""
+    """A snapshot that cannot be read. The owner drops it, and plans again with the previous one."""
 
     def __init__(self, snapshot: Snapshot, why: Exception) -> None:
         super().__init__(f"{snapshot.path}: {why}")
@@ -27,8 +27,8 @@ class UnreadableSnapshot(Exception):
 
 
 class Replay(NamedTuple):
-    """What to read for the state as of `end_offset`. Made by the log's owner, who releases it; in between `into` may run on any
-    thread."""
+    """The files to read for the state as of `end_offset`. The log's owner creates and releases it; in between `into` may run on
+    any thread."""
 
     snapshot: Snapshot | None
     segments: list[SegmentBatches]
@@ -36,8 +36,8 @@ class Replay(NamedTuple):
     end_offset: int
 
     def into(self, producers: ProducerStateManager, *, now_ms: int, on_damage: OnDamage | None = None) -> None:
-        """Fill `producers`, whatever it was before. `on_damage`: told of a segment that cannot be read to its end, and the rest
-        is read; None: it is raised."""
+        """Fill `producers`, replacing its state. If a segment cannot be read to its end, call `on_damage` and read the rest; if
+        `on_damage` is None, raise the error."""
         if self.snapshot is None:
             producers.truncate_fully(self.log_start_offset)
             producers.snap_offset = producers.map_end_offset
@@ -57,7 +57,7 @@ class Replay(NamedTuple):
         producers.update_map_end_offset(self.end_offset)
 
     def release(self) -> None:
-        """Once, by whoever owns the log."""
+        """Unpin the files. The owner of the log calls it once."""
         for segment in self.segments:
             segment.file.unpin()
 
@@ -70,11 +70,11 @@ def plan_replay(
     end_offset: int,
     on_damage: OnDamage | None = None,
 ) -> Replay:
-    """From the newest snapshot that is not above `end_offset`, or from the log start. Opens the files, and pins each at once:
-    there may be more of them than the pool lets be open, and it would close the first for the last.
+    """Plan a replay from the newest snapshot at or below `end_offset`, or from the log start. Opens and pins each file at once:
+    there may be more files than the pool keeps open, and it would close the first for the last.
 
-    From the snapshot also where that is below the log start: markers of transactions that it knows as open may lie between the
-    two, and the last batches of producers that go on. If those are gone from the disk, it does not count.
+    A snapshot below the log start counts too: markers of transactions that it knows as open may lie between the two, and the
+    last batches of producers that are still active. It does not count if those batches are gone from the disk.
     """
     snapshot = snapshots.newest(at_most=end_offset)
     if snapshot is not None and snapshot.offset < segments.first.base_offset:
@@ -109,11 +109,15 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """The state as of `end_offset`, read at once: for a thread that loads the log. Damage is in what was flushed long ago: it
-    must not keep the broker's other logs from being loaded."""
+    """Read the state as of `end_offset` at once: for a thread that loads the log. Damage in segments that were flushed long
+    ago must not keep the broker's other logs from loading."""
 
     def on_damage(error: Malformed) -> None:
-        logger.error("producers of %s are not all known: %s", producers.partition, error)
+        logger.error(
+            "[partition %s] the log is damaged, some producers are unknown and may get errors: %s",
+            producers.partition,
+            error,
+        )
 
     while True:
         plan = plan_replay(

@@ -1,7 +1,7 @@
 """`.snapshot`: the producers of a partition at an offset, so that recovery need not read the log from its start.
 
-Version 1, byte for byte Kafka's: version int16, CRC-32C uint32 of what follows, then an array of 46-byte entries.
-The offset is in the file's name. Reading raises `CorruptSnapshot`; the owner deletes such a file and takes an older one.
+Version 1, identical to Kafka's: version int16, CRC-32C uint32 of the rest, then an array of 46-byte entries.
+The offset is in the file's name. Reading raises `CorruptSnapshot`; the owner deletes such a file and uses an older one.
 """
 
 import struct
@@ -23,7 +23,7 @@ _CRC_FROM: Final = 6
 
 
 class CorruptSnapshot(Malformed):
-    """A producer snapshot that is not one."""
+    """A producer snapshot with invalid content."""
 
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:
@@ -50,7 +50,7 @@ def decode(data: bytes) -> list[ProducerEntry]:
     version, crc, count = _PREFIX.unpack_from(data)
     if version != VERSION:
         raise CorruptSnapshot(f"Snapshot contained an unknown file version {version}")
-    # Kafka tells bytes that are missing from bytes that are wrong; both end the same way.
+    # Kafka distinguishes missing bytes from wrong bytes; both have the same effect.
     if count < 0 or count * _ENTRY.size > len(data) - _PREFIX.size:
         raise CorruptSnapshot(f"Snapshot failed schema validation: {count} entries in {len(data)} bytes")
     computed = crc32c(memoryview(data)[_CRC_FROM:])
@@ -77,7 +77,7 @@ def _entry(fields: tuple[int, ...]) -> ProducerEntry:
 
 
 def write(path: str, entries: Iterable[ProducerEntry], *, sync: bool = True, disk: Disk = REAL_DISK) -> None:
-    """Atomically, so that a crash leaves no half snapshot to be found corrupt."""
+    """Write the snapshot atomically, so that a crash leaves no partial file."""
     disk.replace_file(path, encode(entries), sync=sync)
 
 

@@ -1,7 +1,7 @@
-"""What a partition knows of its producers: idempotence, fencing, open transactions. A pure machine.
+"""A partition's knowledge of its producers: idempotence, fencing, open transactions. A pure machine.
 
-Offsets, sequences and epochs come from batch headers; time and files from the owner. An append is checked first
-(`analyze`, which raises `Refused` and changes nothing), then written to the log, then applied (`update`,
+Offsets, sequences and epochs come from batch headers; time and files from the owner. The owner checks an append first
+(`analyze`, which raises `Refused` and changes nothing), then writes it to the log, then applies it (`update`,
 `complete_txn`), so that a refused or failed append leaves no trace.
 
 Follows Kafka's ProducerStateManager and ProducerAppendInfo. Owner: the log.
@@ -18,9 +18,9 @@ from barnabas.wire.records import EndTxnMarker as EndTxnMarker
 
 
 class ProducerStateManager:
-    """All producers of a partition, its open transactions, and those whose end is not replicated yet.
+    """All producers of a partition, its open transactions, and the transactions whose end is not replicated yet.
 
-    `map_end_offset`: the state reflects every batch below it. `snap_offset`: of the latest snapshot taken or loaded.
+    `map_end_offset`: the state reflects every batch below it. `snap_offset`: offset of the latest snapshot taken or loaded.
     """
 
     def __init__(
@@ -35,21 +35,21 @@ class ProducerStateManager:
         #: `transaction.partition.verification.enable`
         self.transaction_verification = transaction_verification
         self._producers: dict[int, ProducerEntry] = {}
-        #: Those that came from a snapshot, with one batch each.
+        #: Producers that came from a snapshot, with one batch each.
         self._restored: set[int] = set()
         self._verifications: dict[int, VerificationEntry] = {}
         #: first offset -> producer id, ascending: transactions begin in the order of the log.
         self._ongoing: dict[int, int] = {}
-        #: first offset -> offset of the marker, where that is not known to be below the high watermark.
+        #: first offset -> offset of the marker, as long as the marker is not known to be below the high watermark.
         self._unreplicated: dict[int, int] = {}
         self.map_end_offset = Offset(0)
         self.snap_offset = Offset(0)
 
-    # -- what is known
+    # -- queries
 
     @property
     def producers(self) -> dict[int, ProducerEntry]:
-        """Read only."""
+        """The producers by id. Do not change it."""
         return self._producers
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
@@ -69,8 +69,8 @@ class ProducerStateManager:
         return Offset(unreplicated if ongoing is None or unreplicated < ongoing else ongoing)
 
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether a transaction of this very epoch is open. One of an earlier epoch has been decided, and waits for its
-        marker: the next transaction must not slip into it (KIP-890 part 2).
+        """Whether a transaction of exactly this epoch is open. A transaction of an earlier epoch is decided and waits for its
+        marker: records of the next transaction must not become part of it (KIP-890 part 2).
         """
         entry = self._producers.get(producer_id)
         return entry is not None and entry.txn_first_offset is not None and entry.producer_epoch == producer_epoch
@@ -83,9 +83,9 @@ class ProducerStateManager:
         origin: AppendOrigin,
         verification_guard: object | None = None,
     ) -> AppendPlan:
-        """Check the batches of one append, whose offsets are assigned; raise `Refused` or say what will change.
+        """Check the batches of one append, whose offsets are assigned; raise `Refused` or return the changes.
 
-        Changes nothing. A client's duplicate ends the analysis: nothing of the append is to be written.
+        Changes nothing. A client's duplicate ends the analysis: nothing of the append is written.
         """
         appends: dict[int, ProducerAppend] = {}
         completed: list[CompletedTxn] = []
@@ -124,7 +124,7 @@ class ProducerStateManager:
             raise Refused(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
 
     def prepare(self, producer_id: int, origin: AppendOrigin) -> ProducerAppend:
-        """Checks for one producer's batches; `analyze` does this for a whole append."""
+        """Start the checks for one producer's batches; `analyze` does this for a whole append."""
         current = self._producers.get(producer_id) or ProducerEntry(producer_id)
         return ProducerAppend(self.partition, current, origin, self._verifications.get(producer_id))
 
@@ -140,24 +140,24 @@ class ProducerStateManager:
         for first_offset in append.started:
             self._begin(first_offset, append.producer_id)
         if append.transactional:
-            # The open transaction itself tells from now on that its producer may write; after a marker none may.
+            # From now on the open transaction itself permits the producer to write; after a marker no write is permitted.
             self._verifications.pop(append.producer_id, None)
 
     def _begin(self, first_offset: int, producer_id: int) -> None:
         in_order = first_offset > next(reversed(self._ongoing), -1)
         self._ongoing[first_offset] = producer_id
         if not in_order:
-            # Producers that a fetch brought together are updated one by one, so their transactions can come unsorted.
+            # The producers of one fetch are updated one by one, so their transactions can come out of order.
             self._ongoing = dict(sorted(self._ongoing.items()))
 
     def update_map_end_offset(self, end_offset: int) -> None:
-        """Every batch below `end_offset` has been applied."""
+        """Record that every batch below `end_offset` has been applied."""
         self.map_end_offset = Offset(end_offset)
 
     def last_stable_offset(self, completed: CompletedTxn) -> Offset:
-        """The last stable offset that holds once `completed` is: for the transaction index, before `complete_txn`.
+        """Return the last stable offset after `completed`: for the transaction index, before `complete_txn`.
 
-        Transactions that began behind its marker do not count: one fetch may bring a follower all of them together.
+        Transactions that began after its marker do not count: a follower may get all of them in one fetch.
         """
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
@@ -165,15 +165,15 @@ class ProducerStateManager:
         return Offset(completed.last_offset + 1)
 
     def complete_txn(self, completed: CompletedTxn) -> None:
-        """The transaction has ended; it stays unstable until its marker is below the high watermark."""
+        """End the transaction; it stays unstable until its marker is below the high watermark."""
         if self._ongoing.pop(completed.first_offset, None) is None:
             raise BrokenInvariant(f"{self.partition}: {completed} ends a transaction that was not begun")
         self._unreplicated[completed.first_offset] = completed.last_offset
 
-    # -- what time and the high watermark change
+    # -- effects of time and the high watermark
 
     def on_high_watermark(self, high_watermark: int) -> bool:
-        """Forget ended transactions whose marker is replicated; True where the first unstable offset may have moved."""
+        """Forget ended transactions whose marker is replicated; return whether the first unstable offset may have moved."""
         if not self._unreplicated:
             return False
         replicated = [first for first, last in self._unreplicated.items() if last < high_watermark]
@@ -182,18 +182,18 @@ class ProducerStateManager:
         return bool(replicated)
 
     def on_log_start_offset(self, log_start_offset: int, latest_snapshot_offset: int | None) -> None:
-        """The log begins later: transactions that ended below are of no interest, the state reaches to its start."""
+        """Follow a log start that moved up: forget transactions that ended below it; the state reaches at least to it."""
         self.on_high_watermark(log_start_offset)
         if self.map_end_offset < log_start_offset:
             self.map_end_offset = Offset(log_start_offset)
         self.snap_offset = Offset(log_start_offset if latest_snapshot_offset is None else latest_snapshot_offset)
 
     def is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
-        """Silent for `producer.id.expiration.ms`, and with no open transaction."""
+        """Whether the producer was silent for `producer.id.expiration.ms` and has no open transaction."""
         return entry.txn_first_offset is None and now_ms - entry.last_timestamp >= self.producer_id_expiration_ms
 
     def remove_expired(self, now_ms: int) -> int:
-        """Forget silent producers, and verifications that were never used; the number of producers that went."""
+        """Forget silent producers and unused verifications; return the number of producers removed."""
         expired = [pid for pid, entry in self._producers.items() if self.is_expired(entry, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -206,7 +206,7 @@ class ProducerStateManager:
     # -- transaction verification (KIP-890)
 
     def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> VerificationEntry:
-        """The verification of a producer that is about to begin a transaction here; its `guard` goes with the append."""
+        """Return the verification of a producer that is about to begin a transaction here; its `guard` goes with the append."""
         entry = self._verifications.get(producer_id)
         if entry is None:
             entry = self._verifications[producer_id] = VerificationEntry(now_ms, sequence, epoch)
@@ -219,19 +219,19 @@ class ProducerStateManager:
     # -- snapshots, truncation
 
     def snapshot_entries(self) -> list[ProducerEntry]:
-        """The entries to write to a snapshot at `map_end_offset`; live objects: encode before anything is appended."""
+        """Return the entries of a snapshot at `map_end_offset`. They are live objects: encode them before the next append."""
         return list(self._producers.values())
 
     @property
     def needs_snapshot(self) -> bool:
-        """Whether the state has moved on since the last snapshot."""
+        """Whether the state has changed since the last snapshot."""
         return self.map_end_offset > self.snap_offset
 
     def on_snapshot_taken(self) -> None:
         self.snap_offset = self.map_end_offset
 
     def load(self, entries: Iterable[ProducerEntry], offset: int, now_ms: int) -> None:
-        """Start from a snapshot at `offset`; producers that have expired meanwhile are left out."""
+        """Start from a snapshot at `offset`, without producers that have expired since."""
         self.truncate_fully(offset)
         open_txns = []
         for entry in entries:
@@ -254,7 +254,7 @@ class ProducerStateManager:
         self.snap_offset = Offset(0)
 
     def new(self) -> "ProducerStateManager":
-        """One that knows nothing, for the same partition with the same settings: a state to be read on a thread."""
+        """Return an empty state for the same partition with the same settings, to be filled on a thread."""
         return ProducerStateManager(
             self.partition,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
@@ -262,7 +262,7 @@ class ProducerStateManager:
         )
 
     def become(self, other: "ProducerStateManager") -> None:
-        """Take over another's state, as of its end, but for verifications, which are of what is to come."""
+        """Take over another's state, except verifications, which concern future appends."""
         self._producers = other._producers
         self._restored = other._restored
         self._ongoing = other._ongoing

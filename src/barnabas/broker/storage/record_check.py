@@ -1,4 +1,4 @@
-"""The few places of the log that look inside a batch: keys of compacted topics, timestamps with limits, another codec,
+"""The functions that look inside a batch for the log: keys of compacted topics, timestamps with limits, another codec,
 transaction markers, and the search for a timestamp. Pure."""
 
 from typing import Final
@@ -21,19 +21,19 @@ from barnabas.wire.records import (
 )
 
 _ERRORS_SHOWN: Final = 3
-#: How far a batch is decompressed, and decoded, to find a timestamp in it. A larger one was made to be: the answer is then a
-#: place in it that does not come after what was asked for.
+#: Limit for decompressing and decoding a batch to find a timestamp. Only a crafted batch is larger: the answer is then an
+#: offset in the batch that is not after the right one.
 LOOKUP_BYTES_MAX: Final = 16 * 1024 * 1024
 LOOKUP_RECORDS_MAX: Final = 50_000
 
 
 def read_marker(batch: Buffer, header: BatchHeader) -> EndTxnMarker | None:
-    """What a control batch says of a transaction; None where compaction has emptied it."""
+    """Return a control batch's transaction marker; None if compaction has emptied it."""
     return read_end_txn_marker(batch, 0, header)
 
 
 def check_framing(batch: Buffer, header: BatchHeader, *, partition: TopicPartition) -> None:
-    """Raise `Refused` for records that are not what the header says: lengths, offset deltas, their number, nothing behind."""
+    """Raise `Refused` if the records contradict the header: lengths, offset deltas, count, or bytes after the last record."""
     try:
         validate_records(batch, 0, header)
     except Malformed as error:
@@ -80,7 +80,7 @@ def check_records(
 
 
 def invalid_records(error_count: int, errors: list[RecordError]) -> InvalidRecords:
-    """`errors` are the first of them, as many as the answer lists."""
+    """Return the error for a batch. `errors`: the first of them, as many as the response lists."""
     shown = "; ".join(error.message for error in errors[:_ERRORS_SHOWN])
     return InvalidRecords(
         ErrorCode.INVALID_RECORD,
@@ -103,7 +103,7 @@ def _bad_time(index: int, timestamp: int, oldest: int, newest: int) -> RecordErr
 
 
 def target_codec(config: LogConfig) -> Codec:
-    """What `compression.type` asks for, where it is not `producer`."""
+    """Return the codec that `compression.type` demands, if that is not `producer`."""
     if config.compression_type == COMPRESSION_UNCOMPRESSED:
         return Codec.NONE
     return Codec[config.compression_type.upper()]
@@ -112,7 +112,7 @@ def target_codec(config: LogConfig) -> Codec:
 def recompress(
     batch: Buffer, header: BatchHeader, *, codec: Codec, config: LogConfig, partition: TopicPartition
 ) -> bytearray:
-    """The same records in a batch of another codec. They are decoded once, so that no garbage is stored."""
+    """Return the same records in a batch of another codec. Decodes them once, so that no garbage is stored."""
     level = {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,
@@ -144,9 +144,9 @@ def recompress(
 def first_record_at_or_after(
     batch: Buffer, header: BatchHeader, *, timestamp: int, from_offset: int
 ) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record that is both late and high enough."""
+    """Return (timestamp, offset) of the first record with at least this timestamp and this offset."""
     if header.timestamp_type == LOG_APPEND_TIME and header.record_count == header.last_offset_delta + 1:
-        # Every record reads as appended when the batch was: no need to decode.
+        # Every record has the batch's append time: no need to decode.
         if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
             return header.max_timestamp, max(header.base_offset, from_offset)
         return None
@@ -157,6 +157,6 @@ def first_record_at_or_after(
             if number >= LOOKUP_RECORDS_MAX and record.offset >= from_offset:
                 return header.max_timestamp, record.offset
     except TooLarge:
-        # Somewhere in this batch, if its header is right. Who reads from its start misses nothing.
+        # The record is somewhere in this batch, if the header is right. A reader that starts at the batch misses nothing.
         return header.max_timestamp, max(header.base_offset, from_offset)
     return None

@@ -1,14 +1,14 @@
-"""Opening a log: what a crash, a clean stop or another broker left in a partition's directory becomes a `Log`.
+"""Opening a log: turns the files in a partition's directory, after a crash or a clean stop, into a `Log`.
 
-Any thread: nothing here touches what the event loop owns, so that many logs load at once. The steps:
+Any thread: nothing here touches the event loop's data, so that many logs load at once. The steps:
 
-1. leftovers of deletions, compactions and swaps are settled (`settle_leftovers`);
-2. segments are found; after an unclean stop those from the recovery point on are read whole (`SegmentRecovery`): CRCs
-   checked, a torn tail cut, indexes, aborted transactions, epochs and producer state built anew;
-3. the rest trusts what a clean stop wrote, and rebuilds whatever index is missing;
-4. producer state starts from the newest good snapshot and replays what follows; epochs are cut to the log's bounds.
+1. settle leftovers of deletions, compactions and swaps (`settle_leftovers`);
+2. find the segments; after an unclean stop read those from the recovery point on whole (`SegmentRecovery`): check CRCs, cut
+   a torn tail, rebuild indexes, aborted transactions, epochs and producer state;
+3. trust the other segments, which a clean stop or a flush completed, and rebuild missing indexes;
+4. load the producers from the newest good snapshot and replay later batches; cut epochs to the log's bounds.
 
-What was found damaged, and what was done about it, is one line in the log.
+Each damage, and its repair, is one line in the log.
 """
 
 import logging
@@ -37,7 +37,7 @@ from barnabas.broker.storage.snapshots import ProducerSnapshots
 
 logger = logging.getLogger(__name__)
 
-#: Told of each segment that recovery has read: (bytes read, bytes cut off).
+#: Called for each segment that recovery has read: (bytes read, bytes cut off).
 Progress = Callable[[int, int], None]
 
 
@@ -57,11 +57,11 @@ def open_log(
     topic_id: TopicId | None = None,
     progress: Progress = _no_progress,
 ) -> Log:
-    """Any thread. Raises `OSError`, and `CorruptSegment` for message formats before v2; anything else is repaired.
+    """Open a log. Any thread. Raises `OSError`, and `CorruptSegment` for message formats before v2; repairs everything else.
 
-    `clean`: the directory was left by a clean shutdown. `log_start_offset` and `recovery_point` come from the checkpoints;
-    without a recovery point every segment is in doubt. Without a log start the first segment tells; of a log that may begin in
-    the tier, the leader epochs do.
+    `clean`: the directory was left by a clean shutdown. `log_start_offset` and `recovery_point` come from the checkpoints.
+    Without a recovery point every segment is in doubt. Without a log start, the first segment determines it; for a log that
+    may begin in the tier, the leader epochs do.
     """
     name = directory.rpartition("/")[2]
     partition = partition or names.parse_partition_dir(name).partition
@@ -91,21 +91,21 @@ class _Loader:
         self._is_tiered = env.is_tiered(config, partition.topic)
         self._recovery_point = recovery_point or 0
         self._is_recovery_point_known = recovery_point is not None
-        #: The base offset of the first segment that was read whole.
+        #: Base offset of the first segment that was read whole.
         self._recovered_from = LONG_MAX
         self._now_ms = env.clock.now_ms()
         self._segments = SegmentList()
         self._snapshots = ProducerSnapshots(directory, env.disk)
-        #: When the load began: what is repaired on the way may drop some.
+        #: Whether there were snapshots when the load began: repairs may drop some.
         self._had_snapshots = False
         self._producers = self._new_producers()
         self._epoch_file = EpochFile(directory, env.disk)
         self._epochs = LeaderEpochCache()
-        #: What their file says.
+        #: The content of the epoch file.
         self._epochs_on_file: list[EpochEntry] = []
-        #: Of what is in the tier only.
+        #: Epochs of records that are only in the tier.
         self._kept = KeptEpochs([], 0)
-        #: The file of the epochs, which is written with the producers of a start from the tier, tells of its log start.
+        #: Whether the epoch file knows the log start. A start from the tier writes it together with the producers.
         self._knew_tier = False
 
     def _new_producers(self) -> ProducerStateManager:
@@ -117,7 +117,7 @@ class _Loader:
 
     def load(self, *, clean: bool, topic_id: TopicId | None, progress: Progress) -> Log:
         if not self._disk.exists(self._directory):
-            # A new one has nothing to look for: topics of thousands of partitions are made at once.
+            # A new log has no files to look for: topics of thousands of partitions are created at once.
             self._disk.mkdir(self._directory)
             without_index: set[int] = set()
             replaced: set[int] = set()
@@ -143,7 +143,7 @@ class _Loader:
         finally:
             for segment in self._segments:
                 segment.release_files()
-        # Only a flush moves it up: the page cache alone may hold what was read back, and the indexes built from it.
+        # Only a flush moves it up: records that were read back, and indexes built from them, may be only in the page cache.
         recovery_point = min(self._recovered_from, end_offset)
         if end_offset - recovery_point >= self._config.flush_messages:
             self._sync(recovery_point)
@@ -167,10 +167,10 @@ class _Loader:
             topic_id=topic_id,
         )
 
-    # -- what is there
+    # -- finding the files
 
     def _find_segments(self) -> set[int]:
-        """Fills `_segments`; the base offsets of those that lack an index."""
+        """Fill `_segments`; return the base offsets of segments that lack an index."""
         files = [parsed for name in self._disk.listdir(self._directory) if (parsed := names.parse_segment_file(name))]
         present = {(file.base_offset, file.kind) for file in files if not file.transient}
         logs = sorted(base for base, kind in present if kind == names.LOG_SUFFIX)
@@ -179,7 +179,7 @@ class _Loader:
                 self._snapshots.offsets.append(base)
             elif (base, names.LOG_SUFFIX) not in present:
                 path = f"{self._directory}/{names.offset_prefix(base)}{kind}"
-                logger.warning("deleting %s: an index without a log file", path)
+                logger.warning("[partition %s] deleting %s: an index without a log file", self._partition, path)
                 self._disk.unlink(path)
         self._had_snapshots = bool(self._snapshots.offsets)
         self._segments = SegmentList(self._segment(base) for base in logs)
@@ -204,7 +204,9 @@ class _Loader:
         except FileNotFoundError:
             pass
         except CheckpointError as error:
-            logger.warning("ignoring leader epochs that cannot be read: %s", error)
+            logger.warning(
+                "[partition %s] ignoring unreadable leader epochs, the records have them: %s", self._partition, error
+            )
         if not self._is_tiered:
             return
         try:
@@ -212,14 +214,20 @@ class _Loader:
         except FileNotFoundError:
             pass
         except CheckpointError as error:
-            logger.error("what is in the tier cannot be told from %s", error)
+            logger.error(
+                "[partition %s] the leader epochs of its records in the tier cannot be read; delete the replica if it does not "
+                "catch up: %s",
+                self._partition,
+                error,
+            )
 
     def _drop_copied(self) -> None:
-        """A power cut may bring back some of the segments that left the disk because the tier has them. Readers would go from
-        one of those straight to the next one that is here, and never see what the tier has between them.
+        """Drop segments that a power cut brought back after they had left the disk because the tier has them. Readers would go
+        from such a segment straight to the next local one, and miss the records that only the tier has.
 
-        Only where a record is missing, and only what is known to be in the tier: records below the end that was kept before
-        the first of them left, and in the same leader epochs. After a cut, others may have been written in their place.
+        Drops only if a record is missing, and only segments that are known to be in the tier: their records are below the end
+        that was kept before the first of them left the disk, and have the same leader epochs. After a truncation, other records
+        may have replaced them.
         """
         kept = LeaderEpochCache(self._kept.epochs)
         end = self._kept.end_offset
@@ -238,13 +246,13 @@ class _Loader:
             if next_offset != after.base_offset:
                 before_hole = list(copied)
         self._drop(
-            before_hole, f"the tier has its records and those that follow, and some are missing here below {end}"
+            before_hole, f"the tier has its records and the ones after them, and some are missing here below {end}"
         )
 
     def _agreed_end(self, segment: Segment, epochs: LeaderEpochCache) -> int | None:
-        """The offset after its last good batch; None if any is of another leader epoch.
+        """Return the offset after the segment's last good batch; None if any batch has another leader epoch.
 
-        What is below the first epoch was below the log start already.
+        Records below the first epoch were already below the log start.
         """
         assert epochs.earliest is not None
         first, next_offset = epochs.earliest.start_offset, int(segment.base_offset)
@@ -254,7 +262,13 @@ class _Loader:
                     return None
                 next_offset = header.next_offset
         except CorruptSegment as error:
-            logger.warning("%s ends at offset %d: %s", segment.log_path, next_offset, error)
+            logger.warning(
+                "[partition %s] %s is damaged and ends at offset %d: %s",
+                self._partition,
+                segment.log_path,
+                next_offset,
+                error,
+            )
         finally:
             segment.release_files()
         return next_offset
@@ -268,7 +282,7 @@ class _Loader:
         self._epochs = LeaderEpochCache(entries, store=self._epoch_file)
 
     def _find_log_start(self) -> None:
-        """Of a tiered log that the checkpoint does not name (tiering is new there): epochs begin where the log does."""
+        """Find the start of a tiered log that the checkpoint does not name (tiering is new there): its epochs begin at it."""
         if not self._is_tiered or self._is_log_start_known or not len(self._segments):
             return
         first, earliest = self._segments.first.base_offset, self._epochs.earliest
@@ -277,8 +291,8 @@ class _Loader:
     # -- after an unclean stop
 
     def _drop_deleted(self) -> None:
-        """Segments below the log start were deleted, or are about to be. One that a power cut has brought back was perhaps
-        never whole, and nobody would look: it is below the recovery point too."""
+        """Drop segments below the log start: they were deleted, or will be soon. A power cut may have brought one back
+        incomplete, and recovery would not check it, because it is below the recovery point too."""
         start = self._segments.floor(self._log_start) if len(self._segments) and not self._is_tiered else 0
         self._drop(list(self._segments)[: max(start, 0)], f"the log starts at {self._log_start}")
 
@@ -288,12 +302,12 @@ class _Loader:
         if not doubtful:
             return
         first = self._recovered_from = doubtful[0].base_offset
-        # What is deleted here, or was by the process before, a power cut may bring back, in the middle of records that are
-        # written from now on. The next flush syncs the directory, before it counts anything as durable.
+        # A power cut may bring back segments that this process or the previous one deleted, in the middle of records that are
+        # written from now on. The next flush syncs the directory before it counts anything as durable.
         self._epoch_file.unsynced.add(doubtful[0].log_path)
-        # Their records tell: the file may know of a cut, and of what came after it, that the log itself has lost.
+        # Use the epochs of the records: the file may know of a truncation, and of later records, that the log itself has lost.
         self._epochs.truncate_from_end(first)
-        # Those above are of records that may not have survived; they are taken again on the way.
+        # Later snapshots cover records that may not have survived; new ones are taken during recovery.
         self._snapshots.remove_outside(self._log_start, first)
         producers = self._producers_at(first)
         next_offset = first
@@ -320,13 +334,13 @@ class _Loader:
             if next_offset < after and self._may_not_have_holes(recovered):
                 self._drop(later, f"{segment.log_path} ends before offset {next_offset}, not {after}")
                 break
-        # No snapshot is taken at the end: it would hold one batch of each producer, and one that retries what it sent
+        # Take no snapshot at the end: it would hold one batch of each producer, but to recognise the retries of batches from
         # before the crash needs the last five. They are read again, from the start of the last segment.
         self._snapshots.remove_outside(-1, next_offset)
 
     def _drop_damaged(self, later: list[Segment], segment: Segment) -> None:
-        """`segment` is about to be cut: what follows it goes for good before. If the power went again and brought it back, it
-        would follow on a segment in which nothing shows damage any more, and a compacted log may have a hole there."""
+        """Delete the segments after `segment`, which is about to be cut, for good. If a power cut brought one back, it would
+        follow a segment that no longer shows damage, and in a compacted log the hole would look normal."""
         if later:
             self._drop(later, f"{segment.log_path} is damaged")
             self._disk.fsync_dir(self._directory)
@@ -334,14 +348,15 @@ class _Loader:
     def _may_not_have_holes(self, recovered: RecoveredSegment) -> bool:
         """Whether a hole between this segment and the next one means that its tail was lost.
 
-        What the power took may end between two batches, or be all of a segment: only the hole tells, and a follower would
-        never fetch what is missing there. But compaction makes holes too, and its work must never be taken for damage:
-        so only where the topic is not compacted, the segment shows no trace of it, and is known not to be flushed.
+        A power cut may take the end of a segment at a batch boundary, or a whole segment: only the hole shows it, and a
+        follower would never fetch the missing records. But compaction makes holes too, which must never count as damage. So the
+        answer is true only if the topic is not compacted, the segment shows no trace of compaction, and it is known not to be
+        flushed.
         """
         return self._is_recovery_point_known and not self._config.is_compacted and not recovered.has_gaps
 
     def _producers_at(self, offset: int) -> ProducerStateManager:
-        """A state of its own as of the start of a segment; the log's is built when the bounds are known."""
+        """Return a separate state as of the start of a segment; the log's own is built when the bounds are known."""
         producers = self._new_producers()
         rebuild_producers(
             producers,
@@ -355,17 +370,17 @@ class _Loader:
 
     def _drop(self, segments: list[Segment], reason: str) -> None:
         for segment in reversed(segments):
-            logger.warning("deleting %s: %s", segment.log_path, reason)
+            logger.warning("[partition %s] deleting %s: %s", self._partition, segment.log_path, reason)
             self._segments.remove(segment)
             segment.release_files()
             segment.delete_files()
-            # Also where nothing is read again.
+            # Sync the deletion, also if no segment is read again.
             self._epoch_file.unsynced.add(segment.log_path)
             self._snapshots.remove(segment.base_offset)
 
     def _sync(self, offset: int) -> None:
-        """With `flush.messages`, from `offset` on. What was read back must be on disk before anybody counts on it, as when it
-        was appended: the power may go after a kill."""
+        """With `flush.messages`, sync everything from `offset` on. Recovered records must be on disk before they count, as at
+        their append: a power cut may follow the kill."""
         unsynced = self._epoch_file.unsynced
         generation, paths = unsynced.pending()
         for segment in self._segments.overlapping(offset, LONG_MAX):
@@ -375,12 +390,13 @@ class _Loader:
         self._disk.fsync_dir(self._directory)
         unsynced.synced(generation)
 
-    # -- what a clean stop left
+    # -- segments that a clean stop or a flush completed
 
     def _check_indexes(self, without_index: set[int], replaced: set[int], *, clean: bool) -> None:
-        """Of the segments that were not read whole. After a clean stop a bad index is found when it is first opened.
+        """Check the indexes of segments that were not read whole. After a clean stop a bad index is found when it is first
+        used.
 
-        `replaced`: those that a compaction was about to replace when the broker went down, or that were deleted and came back.
+        `replaced`: segments that a compaction was about to replace when the broker stopped, or that were deleted and came back.
         """
         for segment in self._segments:
             if segment.base_offset >= self._recovered_from:
@@ -397,7 +413,12 @@ class _Loader:
             except CorruptIndex as error:
                 damage = str(error)
             if damage is not None:
-                logger.warning("rebuilding the index of aborted transactions of %s: %s", segment.log_path, damage)
+                logger.warning(
+                    "[partition %s] rebuilding the index of aborted transactions of %s, nothing to do: %s",
+                    self._partition,
+                    segment.log_path,
+                    damage,
+                )
                 rebuild_txn_index(segment, self._producers_at(segment.base_offset), self._disk)
             segment.release_files()
             if segment.base_offset in replaced:
@@ -405,15 +426,19 @@ class _Loader:
                     self._disk.fsync_path(path)
 
     def _repair_epochs(self, end_offset: int) -> None:
-        """Where the file knows nothing of the first records (it was unreadable, or cut for a deletion that a crash
-        undid) or of the last (its own last write was lost), the records themselves do."""
+        """Complete the epochs from the records. The file may lack the first epochs (it was unreadable, or cut for a deletion
+        that a crash undid) or the last ones (its last write was lost)."""
         if end_offset <= self._log_start:
             return
         try:
             self._read_epochs()
         except CorruptSegment as error:
-            # In a segment that was flushed long ago. Its readers are told; the other logs of the broker have to load.
-            logger.error("leader epochs of %s are taken from their file alone: %s", self._partition, error)
+            # The damage is in a segment that was flushed long ago. Its readers get an error; the broker's other logs must load.
+            logger.error(
+                "[partition %s] the log is damaged, its leader epochs come from their file alone: %s",
+                self._partition,
+                error,
+            )
 
     def _read_epochs(self) -> None:
         known = self._epochs.entries
@@ -424,7 +449,7 @@ class _Loader:
         first = self._segments.first.base_offset if len(self._segments) else 0
         on_file = self._epochs_on_file
         if known and self._log_start < first and (not on_file or on_file[0].start_offset > first):
-            # What is kept tells of the tier alone, and the file that tells of the records here was lost.
+            # The kept epochs cover only the tier, and the file with the epochs of the local records was lost.
             lower = [entry for entry in known if entry.start_offset < first]
             upper = known[len(lower) :]
             found = self._epochs_of_records(first, upper[0].start_offset if upper else LONG_MAX)
@@ -444,7 +469,7 @@ class _Loader:
                 if header.base_offset >= until:
                     return found
                 if header.leader_epoch < 0 and not found:
-                    return []  # written before there were epochs
+                    return []  # written before epochs existed
                 if not found or header.leader_epoch > found[-1].epoch:
                     found.append(EpochEntry(LeaderEpoch(header.leader_epoch), header.base_offset))
         return found
@@ -452,7 +477,7 @@ class _Loader:
     def _take_epochs(self, lower: list[EpochEntry], upper: list[EpochEntry]) -> None:
         entries = [*lower, *upper]
         if entries != self._epochs.entries:
-            logger.warning("leader epochs of %s read from its records: %s", self._partition, entries)
+            logger.warning("[partition %s] its leader epochs were read from its records: %s", self._partition, entries)
             self._epochs = LeaderEpochCache(entries, store=self._epoch_file)
             self._epochs.dirty = True
 
@@ -463,12 +488,12 @@ class _Loader:
         try:
             return active.next_offset()
         except CorruptSegment as error:
-            logger.warning("reading %s whole: %s", active.log_path, error)
+            logger.warning("[partition %s] reading %s whole: %s", self._partition, active.log_path, error)
             self._recover(active.base_offset, progress)
             return self._segments.active.next_offset()
 
     def _settle_bounds(self, end_offset: int) -> int:
-        """log start <= log end, an active segment, epochs within; returns the log end."""
+        """Make log start <= log end, add an active segment if needed, cut epochs to the bounds; return the log end."""
         if end_offset < self._log_start:
             self._drop(
                 list(self._segments),
@@ -477,7 +502,8 @@ class _Loader:
             self._epochs.clear()
         elif self._has_lost_the_tier(end_offset):
             self._drop(
-                list(self._segments), f"it is empty, and does not know what is in the tier from {self._log_start}"
+                list(self._segments),
+                f"it is empty, and the records from {self._log_start} on, in the tier, are unknown",
             )
             self._epochs.clear()
         if not len(self._segments):
@@ -488,15 +514,15 @@ class _Loader:
         self._epochs.truncate_from_end(end_offset)
         self._epochs.truncate_from_start(self._log_start)
         if self._epochs.dirty and self._epochs.entries == self._epochs_on_file:
-            # Read from the records again, and the same. The next flush makes sure that it is on disk.
+            # The same epochs were read from the records. The next flush makes sure that the file is on disk.
             self._epochs.dirty = False
             self._epoch_file.unsynced.add(self._epoch_file.path)
         self._epochs.flush()
         return end_offset
 
     def _has_lost_the_tier(self, end_offset: int) -> bool:
-        """A replica that began where the tier ends, in the moment in which the power went: what it knew of the tier was not on
-        disk yet. From the log start it begins again. (With records it goes on: the epochs were synced before them.)"""
+        """Whether the power failed just as a replica began where the tier ends: its knowledge of the tier was not on disk yet.
+        It begins again at the log start. (With records it continues: the epochs were synced before them.)"""
         if not self._is_tiered or not len(self._segments):
             return False
         return self._log_start < self._segments.first.base_offset == end_offset and not self._knew_tier
@@ -518,7 +544,7 @@ class _Loader:
     def _settle_producers(self, end_offset: int, *, clean: bool) -> None:
         self._snapshots.remove_stray(self._segments.base_offsets)
         if clean and not self._had_snapshots:
-            # As Kafka: a clean stop writes a snapshot wherever there is a producer, so there was none.
+            # As in Kafka: a clean stop writes a snapshot if there is any producer, so there was no producer.
             self._producers.truncate_fully(self._log_start)
             for offset in (*self._segments.base_offsets[-2:], end_offset):
                 self._producers.update_map_end_offset(offset)

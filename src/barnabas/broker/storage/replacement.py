@@ -1,18 +1,18 @@
-"""Putting cleaned segments in the place of old ones so that a crash at any step loses nothing and doubles nothing.
+"""Replaces old segments by cleaned ones so that a crash at any step loses nothing and duplicates nothing.
 
-1. The cleaner has written and synced `.cleaned` files. A crash here: they are deleted at the next start.
-2. They are renamed to `.swap`, from the highest offset down. A crash here leaves `.cleaned` files, the lowest last: they and
-   every `.swap` at or above them are deleted, the old segments stand.
-3. All are `.swap`: the replacement is decided. A crash from here on is finished at the next start: what the `.swap`
-   files cover of old segments is deleted, then they get their names.
+1. The cleaner has written and synced `.cleaned` files. After a crash here, the next start deletes them.
+2. They are renamed to `.swap`, from the highest offset down. A crash here leaves `.cleaned` files, the lowest last: the next
+   start deletes them and every `.swap` at or above them, and keeps the old segments.
+3. All are `.swap`: the replacement is decided. After a crash from here on, the next start finishes it: it deletes the old
+   segments that the `.swap` files cover, then gives the `.swap` files their names.
 4. Old segments are renamed to `.deleted`, and removed later. The new ones are part of the log.
 5. `.swap` files get their final names.
 
-Before steps 4 and 5, and at the end, the directory is synced, on a thread: not every file system keeps the order of renames.
-A power cut could else take the old segments and the decision, leave an old segment beside the one that holds its records, or
-bring back the `.swap` file of one replacement beside that of the next.
+Before steps 4 and 5, and at the end, a thread syncs the directory: not every file system keeps the order of renames. Without
+the sync a power cut could lose both the old segments and the decision, leave an old segment beside the one that holds its
+records, or bring back the `.swap` file of one replacement beside that of the next.
 
-Owner: the event loop (renames only); recovery of each state is `recovery.settle_leftovers`.
+Owner: the event loop (renames only); `leftovers.settle_leftovers` recovers each state.
 """
 
 from barnabas.base.config.log_config import LogConfig
@@ -24,7 +24,7 @@ from barnabas.broker.storage.segments import SegmentList
 
 
 def create_cleaned(directory: str, base_offset: int, *, disk: Disk, config: LogConfig, now_ms: int) -> Segment:
-    """A `.cleaned` segment to append to. Any thread or process; `finish_cleaned` when it is complete."""
+    """Create a `.cleaned` segment to append to. Any thread or process; call `finish_cleaned` when it is complete."""
     segment = _cleaned(directory, base_offset, disk=disk, config=config, created_ms=now_ms, size_bytes=0)
     for path in segment.paths():
         disk.unlink(path)
@@ -34,18 +34,18 @@ def create_cleaned(directory: str, base_offset: int, *, disk: Disk, config: LogC
 
 
 def finish_cleaned(segment: Segment, disk: Disk) -> None:
-    """Complete and durable, its files closed: ready to replace others."""
+    """Complete and sync the segment and close its files: it can replace others now."""
     segment.become_inactive()
     disk.fsync(segment.file.fd)
     for path in segment.paths()[1:]:
         disk.fsync_path(path)
-    # Its names too: as long as one of them is there, recovery knows that indexes and log may be of two segments.
+    # Its names too: as long as one of them exists, recovery knows that indexes and log may belong to two segments.
     disk.fsync_dir(segment.directory)
     segment.release_files()
 
 
 def open_cleaned(directory: str, base_offset: int, *, disk: Disk, config: LogConfig) -> Segment:
-    """A finished `.cleaned` segment that another process wrote."""
+    """Open a finished `.cleaned` segment that another process wrote."""
     path = f"{directory}/{names.log_file(base_offset, names.CLEANED_SUFFIX)}"
     return _cleaned(
         directory,
@@ -73,7 +73,7 @@ def _cleaned(
 
 
 def decide(segments: SegmentList, cleaned: list[Segment], old: list[Segment]) -> None:
-    """Steps 2 and 3. The active segment is never replaced."""
+    """Carry out steps 2 and 3. The active segment is never replaced."""
     if not cleaned or any(segment.transient != names.CLEANED_SUFFIX for segment in cleaned):
         raise BrokenInvariant(f"only cleaned segments can replace others, not {cleaned}")
     if any(segment is segments.active for segment in old):
@@ -83,7 +83,7 @@ def decide(segments: SegmentList, cleaned: list[Segment], old: list[Segment]) ->
 
 
 def put_in_place(segments: SegmentList, decided: list[Segment], old: list[Segment]) -> list[Segment]:
-    """Step 4. Returns the old segments for their files to be removed. One that has left the log meanwhile is passed over."""
+    """Carry out step 4; return the old segments for deletion. Skips segments that have left the log meanwhile."""
     leaving = sorted((segment for segment in old if segment in segments), key=lambda segment: segment.base_offset)
     for segment in leaving:
         segments.remove(segment)
@@ -98,7 +98,7 @@ def put_in_place(segments: SegmentList, decided: list[Segment], old: list[Segmen
 
 
 def name_finally(segments: SegmentList, decided: list[Segment]) -> None:
-    """Step 5, for those that have not left the log meanwhile."""
+    """Carry out step 5 for the segments that are still in the log."""
     for segment in decided:
         if segment in segments:
             segment.change_transient("")

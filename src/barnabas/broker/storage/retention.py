@@ -1,4 +1,4 @@
-"""Which segments may go: by time, by size, because the log starts after them."""
+"""Which segments may be deleted: by time, by size, or because the log starts after them."""
 
 import logging
 from collections.abc import Callable
@@ -9,10 +9,11 @@ from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.host import descriptors
 from barnabas.base.ids import Offset
 from barnabas.broker.storage.epoch_cache import KeptEpochs
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log_segments import LogSegments
 from barnabas.broker.storage.log_state import LogState
 from barnabas.broker.storage.log_tier import keep_epochs
-from barnabas.broker.storage.segment import IndexUnderRepair, Segment
+from barnabas.broker.storage.segment import Segment
 from barnabas.broker.storage.segments import SegmentList
 
 logger = logging.getLogger(__name__)
@@ -20,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 class Deletable(NamedTuple):
     segments: list[Segment]
-    #: For the log: why.
+    #: The reason, for log lines.
     reason: str
-    #: The tier has them: the log goes on to begin where it did.
+    #: The tier has the segments: the log start stays.
     is_local: bool = False
 
 
@@ -36,12 +37,12 @@ def deletable_segments(
     now_ms: int,
     copied_end: int | None = None,
 ) -> list[Deletable]:
-    """What each rule lets go, oldest first, each rule looking at what the one before it left.
+    """Return the segments that each rule deletes, oldest first; each rule sees the segments that the previous one left.
 
-    Never a segment that reaches the high watermark: the log start offset must not pass it. Never an empty
-    active segment: it would only be made anew. `copied_end`: the log is tiered, and what is below is in the tier. Local
-    retention takes nothing else, however old: the store may be away. Nor does it take the active segment, all of which the
-    tier may have: another replica, which leads or has led, began its next segment where this one ends.
+    Never a segment that reaches the high watermark: the log start offset must not pass it. Never an empty active segment: it
+    would only be created again. `copied_end`: the log is tiered, and the tier has everything below it. Local retention
+    deletes nothing else, however old: the store may be unavailable. Nor does it delete the active segment, even if the tier
+    has all of it: another replica, which is or was leader, began its next segment where this one ends.
     """
     remaining = list(segments)
     found: list[Deletable] = []
@@ -89,7 +90,7 @@ def deletable_segments(
 
 
 class LogRetention:
-    """Moves the log start on, and drops the segments that retention lets go. Owner: the log."""
+    """Moves the log start up, and drops the segments that retention deletes. Owner: the log."""
 
     __slots__ = ("_segments", "_state")
 
@@ -98,7 +99,8 @@ class LogRetention:
         self._segments = segments
 
     def maybe_increment_log_start_offset(self, offset: int, reason: str = "records deleted") -> bool:
-        """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
+        """Move the log start for DeleteRecords or retention: no reader gets records below `offset`. Stops at the high
+        watermark."""
         state = self._state
         if offset > state.high_watermark:
             raise Refused(
@@ -108,16 +110,16 @@ class LogRetention:
             )
         if offset <= state.log_start_offset:
             return False
-        logger.info("log start offset of %s goes to %d: %s", state.partition, offset, reason)
+        logger.info("[partition %s] the log start offset moves to %d: %s", state.partition, offset, reason)
         state.log_start_offset = Offset(offset)
         state.settle_local_start()
-        # The recovery point stays: a power cut may take the new log start back, and what is below it must be whole then.
+        # The recovery point stays: a power cut may undo the new log start, and the records below it must then be intact.
         state.epochs.truncate_from_start(offset)
         try:
             state.epochs.flush()
         except OSError as error:
-            # The log starts there all the same. Without a free descriptor they are written later: whoever reads the file cuts
-            # them itself.
+            # The log start has moved all the same. Without a free descriptor the epochs are written later: readers of the file
+            # ignore epochs below the log start.
             if not descriptors.are_exhausted(error):
                 state.fault(error)
         state.producers.on_log_start_offset(offset, state.snapshots.latest)
@@ -125,7 +127,7 @@ class LogRetention:
         return True
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """A retention pass; the number of segments that went."""
+        """Run a retention pass; return the number of deleted segments."""
         state = self._state
         if state.is_closed:
             return 0
@@ -138,7 +140,7 @@ class LogRetention:
                 self._save_start(now_ms)
             return sum(len(deletable.segments) for deletable in passes)
         except IndexUnderRepair:
-            return 0  # the next pass finds how old that segment is
+            return 0  # the next pass checks that segment's age
         except OSError as error:
             state.fault(error)
 
@@ -156,22 +158,22 @@ class LogRetention:
         )
 
     def _save_start(self, now_ms: int) -> None:
-        """A crash after local segments have gone must still find where the log starts, which none of them tells then."""
+        """Write the log start to disk before local segments go: no local segment shows it after that."""
         state, start = self._state, self._state.log_start_offset
         state.env.save_bounds(state.log_dir, lambda error: self._keep_epochs(now_ms, start, error))
 
     def _keep_epochs(self, now_ms: int, start: Offset, error: BaseException | None) -> None:
-        """The log start is on disk. So must be the leader epochs of what goes, for then no record tells them any more."""
+        """Write the leader epochs of the segments to delete, after the log start: no local record shows them after that."""
         state = self._state
         if error is not None or state.is_closed:
             return  # a failed directory has been reported already
         if state.log_start_offset != start:
-            # Records were deleted meanwhile. Epochs that begin above the start on disk leave out what is between: after a crash
-            # nobody could read the first record that there is said to be.
+            # Records were deleted meanwhile. Epochs that begin above the start on disk omit those in between: after a crash the
+            # first record below them would have no leader epoch, and could not be read.
             self._save_start(now_ms)
             return
         try:
-            last = next((each.segments[-1] for each in self._deletable(now_ms)[::-1] if each.is_local), None)
+            last = next((found.segments[-1] for found in self._deletable(now_ms)[::-1] if found.is_local), None)
         except IndexUnderRepair:
             return
         except OSError as failed:
@@ -184,7 +186,7 @@ class LogRetention:
             keep_epochs(state, kept, lambda error: self._delete_local(now_ms, end, error))
 
     def _delete_local(self, now_ms: int, end: int, error: BaseException | None) -> None:
-        """What must be on disk for what is below `end` is. Much may have changed meanwhile: look again."""
+        """Delete local segments below `end`: everything that they need is on disk. Check again, much may have changed."""
         state = self._state
         if state.is_closed:
             return
@@ -192,9 +194,9 @@ class LogRetention:
             if error is not None:
                 raise error
             if state.kept_epochs != KeptEpochs(state.epochs.below(end), end):
-                return  # the log was cut meanwhile
+                return  # the log was truncated meanwhile
             for deletable in self._deletable(now_ms):
-                segments = [each for each in deletable.segments if each.base_offset < end]
+                segments = [segment for segment in deletable.segments if segment.base_offset < end]
                 if deletable.is_local and segments:
                     self._segments.remove(segments, deletable.reason)
         except IndexUnderRepair:

@@ -1,22 +1,23 @@
 """One segment of a log: a file of record batches, and the sparse indexes into it.
 
-Owner: the event loop, but for a log that is being loaded, whose segments belong to the loading thread. `size_bytes` is
-the truth about where the file ends: bytes after it (a preallocated tail, a failed write) do not exist.
+Owner: the event loop, except for a log that is being loaded, whose segments belong to the loading thread. `size_bytes`
+determines where the file ends: bytes after it (a preallocated tail, a failed write) do not exist.
 
-Files open lazily. The active segment keeps its log file open; inactive ones are closed by the `SegmentPool` when too
-many are. An index is checked when it is opened and at every use; one that cannot be right is rebuilt from the log.
+Files open lazily. The active segment keeps its log file open; the `SegmentPool` closes inactive ones when there are too
+many. An index is checked when it is opened and at every use; an impossible one is rebuilt from the log.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.host.disk import TMP_SUFFIX, Disk, ReadableBuffer, write_fully
 from barnabas.broker.storage import names
-from barnabas.broker.storage.file_handle import FileRange, OpenFile, SegmentPool
+from barnabas.broker.storage.file_handle import OpenFile, SegmentPool
 from barnabas.broker.storage.index_build import IndexBuilder, build_aside
 from barnabas.broker.storage.index_file import CorruptIndex
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log_types import RELATIVE_OFFSET_MAX
 from barnabas.broker.storage.offset_index import OffsetIndex
 from barnabas.broker.storage.segment_batches import (
@@ -33,30 +34,15 @@ from barnabas.wire.record_batch import HEADER, HEADER_SIZE, BatchHeader
 
 logger = logging.getLogger(__name__)
 
-#: A segment is not rolled for its records' timestamps before it is so old, or so large.
+#: A segment is not rolled for its records' timestamps before it reaches this age or this size.
 ROLLED_AGE_MS_MIN: Final = 1_000
 ROLLED_BYTES_MIN: Final = 1 << 20
-#: The largest timestamp is in the time index, not looked up yet.
+#: The largest timestamp is in the time index, and was not looked up yet.
 UNKNOWN: Final = -2
 
 
-class IndexUnderRepair(Refused):
-    """A thread is rebuilding the indexes of a segment. Clients and followers try again."""
-
-    def __init__(self, segment: "Segment") -> None:
-        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"the indexes of {segment.log_path} are being rebuilt")
-        self._segment = segment
-
-    def when_over(self, then: Callable[[], None]) -> None:
-        """Call `then` on the event loop when the repair has ended, well or not."""
-        if self._segment.is_under_repair:
-            self._segment.repair_waiters.append(then)
-        else:
-            then()
-
-
 class Segment:
-    """Batches of ascending offsets, `base_offset` at or below the first. Appends go to the end; the rest only reads."""
+    """Batches of ascending offsets, `base_offset` at or below the first. Appends go to the end; other methods only read."""
 
     __slots__ = (
         "_disk",
@@ -99,7 +85,7 @@ class Segment:
     ) -> None:
         self.directory = directory
         self.base_offset = base_offset
-        #: "", or `.cleaned`, `.swap`, `.deleted`: what the files' names end with.
+        #: "", or `.cleaned`, `.swap`, `.deleted`: the end of the files' names.
         self.transient = transient
         self.size_bytes = size_bytes
         self.index_interval_bytes = index_interval_bytes
@@ -108,7 +94,7 @@ class Segment:
         self.roll_jitter_ms = 0
         self.preallocated = False
         self.is_active = False
-        #: A thread builds new indexes; until it is done there are none.
+        #: Whether a thread rebuilds the indexes; until it is done there are none.
         self.is_under_repair = False
         self.repair_waiters: list[Callable[[], None]] = []
         #: None while the log is being loaded: the pool belongs to the event loop.
@@ -122,7 +108,7 @@ class Segment:
         self._index_full = False
         self._max_timestamp = UNKNOWN if size_bytes else NO_TIMESTAMP
         self._offset_of_max_timestamp = base_offset
-        #: Max timestamp of the first batch, by which `segment.ms` counts; None until looked up.
+        #: Max timestamp of the first batch, from which `segment.ms` counts; None until looked up.
         self._first_timestamp: int | None = None
 
     def __repr__(self) -> str:
@@ -135,12 +121,12 @@ class Segment:
         return f"{self.directory}/{names.log_file(self.base_offset, self.transient)}"
 
     def paths(self) -> list[str]:
-        """Every file that this segment may have, the log first."""
+        """Return every file that this segment may have, the log first."""
         stem = f"{self.directory}/{names.offset_prefix(self.base_offset)}"
         return [f"{stem}{suffix}{self.transient}" for suffix in (names.LOG_SUFFIX, *names.INDEX_SUFFIXES)]
 
     def create_files(self, *, preallocate_bytes: int = 0) -> None:
-        """An empty log and empty indexes. Their room is made when the first entry comes: an idle partition has none."""
+        """Create an empty log and empty indexes. The first entry allocates their room: an idle partition takes none."""
         self._file = self._open_log(create=True)
         try:
             if preallocate_bytes:
@@ -166,7 +152,7 @@ class Segment:
         return opened
 
     def pin_if_open(self) -> OpenFile | None:
-        """The log file, pinned, if it is open: then what was written through this descriptor is synced through it."""
+        """Return the log file, pinned, if it is open: writes through this descriptor are synced through it."""
         if self._file is not None:
             self._file.pin()
         return self._file
@@ -201,21 +187,21 @@ class Segment:
         return self._txn_index
 
     def forget_txn_index(self) -> None:
-        """Its file is another one: the next use reads it again."""
+        """Drop the open index: its file was replaced, and the next use reads it again."""
         self._txn_index = None
 
     def _open_indexes(self) -> None:
-        """Open both indexes, checked, or neither."""
+        """Open and check both indexes, or neither."""
         if self.is_under_repair:
             raise IndexUnderRepair(self)
         try:
             self._open_and_check_indexes()
         except OSError:
-            self._release_indexes()  # one may be open: its map keeps a descriptor
+            self._release_indexes()  # one of them may be open: its map keeps a descriptor
             raise
 
     def _open_and_check_indexes(self) -> None:
-        """Repairs them if one is missing or cannot be right."""
+        """Open both indexes; repair them if one is missing or impossible."""
         missing = [path for path in self.paths()[1:3] if not self._disk.exists(path)]
         offset_index, time_index = self._make_indexes()
         if not self.is_active and self.pool is not None:
@@ -234,18 +220,18 @@ class Segment:
             self._make_room_in_indexes()
 
     def _check_time_index(self, time_index: TimeIndex) -> None:
-        """Retention goes by the last entry: the batch that it names must be there and have that timestamp."""
+        """Check the last entry, on which retention relies: the batch that it names must exist and have that timestamp."""
         timestamp, offset = time_index.last_entry
         try:
             found = (
-                find_from(self.file, 0, self.size_bytes, self.base_offset)
-                if time_index.entries == 0
-                else self.find(offset)
+                self.find(offset) if time_index.entries else find_from(self.file, 0, self.size_bytes, self.base_offset)
             )
             header = None if found is None else self._header_at(found.position)
         except CorruptSegment as error:
-            # Nobody can tell from the log, and an index that is built from it would end at the damage.
-            logger.error("%s cannot be compared with its log: %s", time_index.path, error)
+            # The log itself is damaged, and an index that is built from it would end at the damage.
+            logger.error(
+                "[segment %s] the log is damaged, its time index cannot be checked: %s", time_index.path, error
+            )
             return
         if header is None:
             raise CorruptIndex(f"{time_index.path}: offset {offset} of the last entry is not in the segment")
@@ -255,16 +241,16 @@ class Segment:
             )
 
     def check_indexes(self) -> None:
-        """Open them, and so rebuild them where they cannot be right."""
+        """Open the indexes, which rebuilds impossible ones."""
         if self._offset_index is None:
             self._open_indexes()
 
     def _make_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        self._offset_index, self._time_index = made = self.new_indexes()
-        return made
+        self._offset_index, self._time_index = indexes = self.new_indexes()
+        return indexes
 
     def new_indexes(self, suffix: str = "") -> tuple[OffsetIndex, TimeIndex]:
-        """Not opened yet. `suffix` is added to the names of their files."""
+        """Return unopened index objects. `suffix` is added to the names of their files."""
         _, index_path, time_path, _ = self.paths()
         base, room, disk = self.base_offset, self.max_index_bytes, self._disk
         return (
@@ -303,7 +289,8 @@ class Segment:
             self._make_room_in_indexes()
 
     def become_inactive(self) -> None:
-        """The largest timestamp goes to the time index, by which retention finds it; the files shrink to their content."""
+        """Complete the segment: the largest timestamp goes to the time index, for retention; the files shrink to their
+        content."""
         self._finish_indexes()
         if self.preallocated:
             self._disk.truncate(self.file.fd, self.size_bytes)
@@ -313,8 +300,8 @@ class Segment:
             self.pool.touch(self)
 
     def _finish_indexes(self) -> None:
-        last = self.time_index.last_entry  # opens both indexes, which then have room
-        self._index_full = True  # if this fails, the next append tries to roll again: what was trimmed has no room
+        last = self.time_index.last_entry  # opens both indexes, so that they have room
+        self._index_full = True  # if the rest fails, the next append tries to roll again: trimmed indexes have no room
         if self.max_timestamp > last.timestamp:
             if self._time_index is not None and self._time_index.length_bytes == self._time_index.size_bytes:
                 self.time_index.preallocate()
@@ -323,7 +310,7 @@ class Segment:
         self.time_index.trim_to_valid_size()
 
     def complete(self) -> None:
-        """A clean end of the active segment: indexes hold what they must, and the files no more than their content."""
+        """Complete the active segment at a clean shutdown: finish the indexes, and shrink the files to their content."""
         if self.size_bytes and (self._max_timestamp != UNKNOWN or self._offset_index is not None):
             self._finish_indexes()
         if self.preallocated:
@@ -331,7 +318,7 @@ class Segment:
             self.preallocated = False
 
     def abandon(self) -> None:
-        """Close without a write: for a failed directory, and for files that are to be deleted."""
+        """Close without writing: for a failed directory, and for files that will be deleted."""
         if self.pool is not None:
             self.pool.forget(self)
         self.release_files()
@@ -341,19 +328,19 @@ class Segment:
         before = self.paths()
         self.transient = transient
         if self._offset_index is not None and self._time_index is not None:
-            # Their maps live on; only the names that a flush would open are renewed.
+            # Their maps stay valid; only the names change, which a flush opens.
             self._offset_index.path, self._time_index.path = self.paths()[1:3]
         self._txn_index = None
         for source, target in zip(before, self.paths(), strict=True):
             self._disk.rename_if_exists(source, target)
 
     def delete_files(self) -> None:
-        """Any thread, once nothing but `self.directory` and the names are used any more."""
+        """Delete the files. Any thread, once only `self.directory` and the names are still used."""
         for path in self.paths():
             self._disk.unlink(path)
 
     def moved_to(self, directory: str) -> None:
-        """The partition's directory was renamed."""
+        """Follow a rename of the partition's directory."""
         self.directory = directory
         if self._offset_index is not None and self._time_index is not None:
             self._offset_index.update_parent_dir(directory)
@@ -364,27 +351,26 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of any record, `NO_TIMESTAMP` where there is none."""
+        """The largest timestamp of any record, `NO_TIMESTAMP` if there is none."""
         if self._max_timestamp == UNKNOWN:
             self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
         return self._max_timestamp
 
     @property
     def offset_of_max_timestamp(self) -> int:
-        """Last offset of the first batch that has it."""
-        if self._max_timestamp == UNKNOWN:
-            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+        """Last offset of the first batch that has the largest timestamp."""
+        _ = self.max_timestamp  # looks both up
         return self._offset_of_max_timestamp
 
     @property
     def largest_timestamp(self) -> int:
-        """For retention: `max_timestamp`, or when the file was last written where records have none."""
+        """For retention: `max_timestamp`, or the time of the file's last write if records have no timestamps."""
         timestamp = self.max_timestamp
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.log_path)
 
     @property
     def first_timestamp(self) -> int:
-        """Max timestamp of the first batch; `NO_TIMESTAMP` where there is no batch yet."""
+        """Max timestamp of the first batch; `NO_TIMESTAMP` if there is no batch yet."""
         if self._first_timestamp is None:
             if self.size_bytes == 0:
                 return NO_TIMESTAMP
@@ -396,7 +382,7 @@ class Segment:
     def should_roll(
         self, *, size_bytes: int, max_timestamp: int, last_offset: int, now_ms: int, segment_bytes: int, roll_ms: int
     ) -> bool:
-        """Whether the next append of `size_bytes` belongs into a new segment."""
+        """Whether an append of `size_bytes` belongs into a new segment."""
         size = self.size_bytes
         if size + size_bytes > segment_bytes or self._index_full:
             return True
@@ -410,13 +396,13 @@ class Segment:
         waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         if waited_ms <= roll_ms - self.roll_jitter_ms:
             return False
-        # Producers choose the timestamps. With ever later ones, a producer could force a new segment for each batch.
+        # Producers choose the timestamps. By sending ever later ones, a producer could force a new segment for each batch.
         return size >= ROLLED_BYTES_MIN or not 0 <= now_ms - self.created_ms < ROLLED_AGE_MS_MIN
 
     def append(self, data: ReadableBuffer, *, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
-        """Whole batches to the end of the file, and an index entry where enough bytes lie between.
+        """Write whole batches to the end of the file, and add an index entry if enough bytes came since the last one.
 
-        One entry a call, as in Kafka: it says where the first batch of the call begins and where the last one ends.
+        One entry per call, as in Kafka: it holds the position of the first batch of the call and the end of the last one.
         """
         position = self.size_bytes
         size = len(data)
@@ -424,7 +410,7 @@ class Segment:
         if opened is None:
             opened = self.file
         entry_due = self._since_index_entry > self.index_interval_bytes
-        # What needs a descriptor comes before the write: nothing that follows it may fail.
+        # Steps that need a descriptor come before the write: no step after the write may fail.
         if self._offset_index is None and (entry_due or self._max_timestamp == UNKNOWN):
             self._open_indexes()
         if entry_due and not self._index_full:  # full: the next append goes to another segment
@@ -447,9 +433,9 @@ class Segment:
         self._since_index_entry += size
 
     def truncate_to(self, offset: int, largest: TimestampOffset) -> int:
-        """Drop every batch that reaches `offset` or beyond; the number of bytes that went.
+        """Drop every batch that reaches `offset` or beyond; return the number of bytes dropped.
 
-        `largest`: the largest timestamp of what stays, as `largest_timestamp_of` finds it.
+        `largest`: the largest timestamp of the remaining batches, as `largest_timestamp_of` finds it.
         """
         found = self.find(offset)
         self.offset_index.truncate_to(offset)
@@ -463,7 +449,7 @@ class Segment:
             self.size_bytes = found.position
             self.preallocated = False
             if opened.pins:
-                # Whoever sends from it must not send what is written from now on; who reads that opens the file again.
+                # A response that sends from it must not send later writes; readers open the file again.
                 opened.cut_at = found.position
                 opened.let_go()
                 self._file = None
@@ -479,16 +465,16 @@ class Segment:
         return dropped
 
     def unindexed_below(self, offset: int) -> tuple[TimestampOffset, SegmentBatches]:
-        """The last entry of the time index below `offset`, and the batches from there on: what `largest_timestamp_of`
-        must look at. They may be many, where timestamps do not ascend."""
+        """Return the last entry of the time index below `offset`, and the batches after it: the input of
+        `largest_timestamp_of`. There may be many batches if timestamps do not ascend."""
         entry = self.time_index.last_below(offset)
         return entry, self.part_from(self.offset_index.lookup_position(entry.offset))
 
     def _repair(self, why: str) -> None:
-        """Rebuild damaged indexes: on a thread if the event loop owns this segment, and then `IndexUnderRepair` is raised.
+        """Rebuild damaged indexes. If the event loop owns this segment, a thread does it, and this raises `IndexUnderRepair`.
 
-        The indexes of an active segment were checked when the log was loaded, and change with each append: they are
-        rebuilt at once.
+        The indexes of an active segment were checked when the log was loaded, and change with each append: they are rebuilt
+        at once.
         """
         if self.is_active or self.pool is None or self.pool.repair is None:
             self.rebuild_indexes(why)
@@ -498,13 +484,13 @@ class Segment:
         try:
             self.pool.repair(self, why)
         except BaseException:
-            self.is_under_repair = False  # no descriptor was free, say: the next who needs them begins it again
+            self.is_under_repair = False  # no descriptor was free, for example: the next use begins the repair again
             raise
         if self._offset_index is None:
             raise IndexUnderRepair(self)
 
     def take_repaired(self, indexes: tuple[OffsetIndex, TimeIndex], builder: IndexBuilder) -> None:
-        """Give the new indexes the names of the old ones."""
+        """Rename the rebuilt indexes to the names of the old ones."""
         for index, path in zip(indexes, self.paths()[1:3], strict=True):
             self._disk.rename(index.path, path)
         self._make_indexes()
@@ -512,9 +498,9 @@ class Segment:
 
     def rebuild_indexes(self, why: str) -> None:
         """Rebuild the offset and time index from the log. Blocks."""
-        logger.warning("rebuilding the indexes of %s: %s", self.log_path, why)
+        logger.warning("[segment %s] rebuilding the indexes, nothing to do: %s", self.log_path, why)
         if self.is_active:
-            # In place: the next flush syncs them, and until then they are read from the log again after a crash.
+            # In place: the next flush syncs them, and after a crash before it they are read from the log again.
             builder = self.index_builder(self.size_bytes)
             builder.add_all(self.part_from(0))
             self.take_indexes(builder)
@@ -524,7 +510,7 @@ class Segment:
         self.take_repaired(indexes, build_aside(indexes, self.part_from(0), self.index_interval_bytes, self._disk))
 
     def index_builder(self, size_bytes: int | None = None) -> IndexBuilder:
-        """Empties the indexes, whatever is in them; hand it back to `take_indexes`. `size_bytes`: see there."""
+        """Empty the indexes and return a builder for them; pass it to `take_indexes`. `size_bytes`: see `IndexBuilder`."""
         if self._offset_index is None or self._time_index is None:
             self._make_indexes()
         assert self._offset_index is not None
@@ -538,7 +524,7 @@ class Segment:
     # -- reading
 
     def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of every batch from `position` on, which is a batch's."""
+        """Yield (position, header) of every batch from `position` on, where a batch begins."""
         return self.part_from(position).headers()
 
     def part_from(self, position: int) -> SegmentBatches:
@@ -549,54 +535,48 @@ class Segment:
         if len(data) < HEADER_SIZE:
             raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
         header = BatchHeader._make(HEADER.unpack(data))
-        self._check(position, header.magic, header.batch_length, self.size_bytes)
+        check_batch(self.log_path, position, header.magic, header.batch_length, self.size_bytes)
         return header
 
-    def _check(self, position: int, magic: int, length: int, limit: int) -> None:
-        check_batch(self.log_path, position, magic, length, limit)
-
     def find(self, offset: int) -> BatchAt | None:
-        """The first batch that reaches `offset`; None where all end before it."""
+        """Return the first batch that reaches `offset`; None if all end before it."""
         position = self.offset_index.lookup_position(offset)
         if not position:
             return find_from(self.file, 0, self.size_bytes, offset)
-        # Trust the index only as far as a real batch stands where it points, one that ends at or before `offset`
-        # (or holds it): otherwise rebuild it and look again.
+        # Trust the index only if it points to a real batch, one that ends at or before `offset` (or holds it). Otherwise
+        # rebuild it and look again.
         try:
             if position < self.size_bytes:
                 found = find_from(self.file, position, self.size_bytes, offset)
                 base = found.base_offset if found is not None and found.position == position else self.base_offset
                 if base <= offset and (found is None or found.base_offset >= self.base_offset):
                     return found
-            why = f"entry for offset {offset} points to position {position}, where there is no such batch"
+            why = f"the entry for offset {offset} points to position {position}, which is not the start of such a batch"
         except CorruptSegment as error:
             if error.position != position:
-                raise  # the entry is right, the log itself is damaged further on
-            why = f"entry for offset {offset} points to position {position}: {error}"
+                raise  # the entry is right, the log itself is damaged after it
+            why = f"the entry for offset {offset} points to position {position}: {error}"
         self._repair(why)
         return find_from(self.file, self.offset_index.lookup_position(offset), self.size_bytes, offset)
 
     def last_boundary(self, start: BatchAt, limit: int) -> tuple[int, int]:
-        """(position, offset) after the last batch that ends at or before position `limit`; `start` does."""
+        """Return (position, offset) after the last batch that ends at or before position `limit`; `start` does."""
         position = max(self.offset_index.floor_position(limit - 1), start.position)
         end, upper = start.position + start.size_bytes, start.last_offset + 1
         for at, (base, size, last) in short_scan(self.file, position, limit, self.size_bytes):
             if at + size > limit:
-                # It may be the first that is looked at: then the batch before it ends where it begins.
+                # It may be the first batch of the scan: then the previous batch ends at its start.
                 return (at, base) if at > start.position else (end, upper)
             end, upper = at + size, last + 1
         return end, upper
 
-    def range(self, position: int, size_bytes: int) -> FileRange:
-        return FileRange(self.file, position, size_bytes)
-
     def next_offset(self) -> int:
-        """The offset after the last batch; the base offset where there is none. `CorruptSegment` as `last_batch`."""
+        """Return the offset after the last batch; the base offset if there is none. `CorruptSegment` as in `last_batch`."""
         last = self.last_batch()
         return self.base_offset if last is None else last.next_offset
 
     def last_batch(self) -> BatchHeader | None:
-        """Walks from the last index entry. Raises `CorruptSegment` where what follows that entry is no batch."""
+        """Scan from the last index entry to the last batch. Raises `CorruptSegment` for invalid bytes after that entry."""
         index = self.offset_index
         start = index.lookup_position(index.last_offset) if index.entries else 0
         if start:
@@ -613,10 +593,8 @@ class Segment:
     def _last_batch_from(self, position: int) -> BatchHeader | None:
         if position and position >= self.size_bytes:
             raise CorruptSegment(f"{self.log_path}: position {position} is past the end at {self.size_bytes}", position)
-        last: int | None = None
-        for at, _ in short_scan(self.file, position, self.size_bytes, self.size_bytes):
-            last = at
-        return None if last is None else self._header_at(last)
+        last = deque((at for at, _ in short_scan(self.file, position, self.size_bytes, self.size_bytes)), maxlen=1)
+        return self._header_at(last[0]) if last else None
 
     def batch_bytes(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(position, size_bytes)

@@ -10,7 +10,7 @@ from barnabas.broker.storage.time_index import TimestampOffset
 from barnabas.wire.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH, BatchHeader
 
 _SCAN_BYTES: Final = 1 << 20
-#: Base offset, length, leader epoch, magic, crc, attributes, last offset delta: what a look-up needs of a header.
+#: The header fields for a look-up: base offset, length, leader epoch, magic, crc, attributes, last offset delta.
 SHORT_HEADER: Final = struct.Struct(">qiibIhi")
 _SHORT_HEADER_SIZE: Final = SHORT_HEADER.size
 _short_header = SHORT_HEADER.unpack_from
@@ -28,7 +28,7 @@ class BatchAt(NamedTuple):
 
 
 class CorruptSegment(Malformed):
-    """Bytes in a log file that are no batch, where a batch must be."""
+    """Bytes in a log file that are not a batch, where a batch must be."""
 
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class CorruptSegment(Malformed):
 
 
 class SegmentBatches(NamedTuple):
-    """The batches of a segment from `position` on, as far as it went when this was made.
+    """The batches of a segment from `position` on, up to the segment's end when this object was created.
 
     Any thread may read them, while `file` is pinned: nothing before the end of a segment is ever written again.
     """
@@ -46,7 +46,7 @@ class SegmentBatches(NamedTuple):
     size_bytes: int
 
     def headers(self) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of every batch. Lengths checked, CRCs not; `CorruptSegment` where the bytes are no batch."""
+        """Yield (position, header) of every batch. Checks lengths, not CRCs; `CorruptSegment` if the bytes are not a batch."""
         position, limit = self.position, self.size_bytes
         while position < limit:
             chunk = self.file.read(position, min(_SCAN_BYTES, limit - position))
@@ -75,7 +75,7 @@ def check_batch(path: str, position: int, magic: int, length: int, limit: int) -
 
 
 def largest_timestamp_of(indexed: TimestampOffset, batches: SegmentBatches, offset: int) -> TimestampOffset:
-    """The largest timestamp of a segment below `offset`: that of an index entry, or one of the batches after it."""
+    """Return the largest timestamp of a segment below `offset`: from an index entry, or from one of the batches after it."""
     timestamp, found_at = indexed
     for _, header in batches.headers():
         if header.last_offset >= offset:
@@ -86,7 +86,7 @@ def largest_timestamp_of(indexed: TimestampOffset, batches: SegmentBatches, offs
 
 
 def find_from(file: OpenFile, position: int, limit: int, offset: int) -> BatchAt | None:
-    """The first batch from `position` on that reaches `offset`; None if all below `limit` end before it."""
+    """Return the first batch from `position` on that reaches `offset`; None if all below `limit` end before it."""
     pread, fd = file.disk.pread, file.fd
     while position < limit:
         chunk = pread(fd, _LOOKUP_BYTES, position)
@@ -105,7 +105,7 @@ def find_from(file: OpenFile, position: int, limit: int, offset: int) -> BatchAt
 
 
 def short_scan(file: OpenFile, position: int, limit: int, end: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
-    """(position, (base offset, size, last offset)) of the batches that begin from `position` on and before `limit`."""
+    """Yield (position, (base offset, size, last offset)) of the batches that begin between `position` and `limit`."""
     while position < limit:
         chunk = file.disk.pread(file.fd, _LOOKUP_BYTES, position)
         at, size = 0, len(chunk)

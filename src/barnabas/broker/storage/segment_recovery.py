@@ -1,7 +1,7 @@
-"""Reading a segment whole after an unclean stop: CRCs checked, indexes rebuilt, and cut at the first damage.
+"""Reads a segment whole after an unclean stop: checks CRCs, rebuilds indexes, and cuts the file at the first damage.
 
-Any thread. Fast because it does little: big reads into one buffer, one `struct` read and one CRC a batch, and no look
-inside a batch but for transaction markers.
+Any thread. Fast because it does little: big reads into one buffer, one `struct` read and one CRC per batch. It decodes only
+transaction markers.
 """
 
 import logging
@@ -35,7 +35,7 @@ from barnabas.wire.record_batch import (
 logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 20
-#: Offset, size, CRC-32 of what follows, magic: how messages before v2 begin.
+#: The start of messages before v2: offset, size, CRC-32 of the rest, magic.
 _LEGACY: Final = struct.Struct(">qiIb")
 _LEGACY_CRC_FROM: Final = 16
 _LEGACY_SIZE_MIN: Final = 14
@@ -44,19 +44,19 @@ _new_header = tuple.__new__
 
 
 class UnsupportedMessageFormat(CorruptSegment):
-    """Messages of Kafka before 0.11 (v0, v1), whole and valid: refused, and never cut off as if they were garbage."""
+    """Whole and valid messages of Kafka before 0.11 (v0, v1): refused, and never cut off as if they were garbage."""
 
 
 class RecoveredSegment(NamedTuple):
-    #: After the last good batch.
+    #: Offset after the last good batch.
     next_offset: int
     cut_bytes: int
-    #: Offsets are missing between its batches: compaction has been here.
+    #: Whether offsets are missing between its batches: the segment was compacted.
     has_gaps: bool
 
 
 class _Damage(Exception):
-    """Where the batches end, and why: the reason for a cut."""
+    """The end of the valid batches. The message is the reason for the cut."""
 
 
 def recover_segment(
@@ -69,10 +69,10 @@ def recover_segment(
     disk: Disk,
     before_cut: Callable[[], None],
 ) -> RecoveredSegment:
-    """Rebuild everything that is known of the segment's batches, and cut the file after the last good one.
+    """Rebuild all state from the segment's batches, and cut the file after the last good one.
 
-    Batches lie in [start_offset, end_offset): behind the segment before, and before the next one. `producers` reflects all
-    that comes before the segment, and afterwards all of it. `before_cut` is called if there is something to cut.
+    Valid batches lie in [start_offset, end_offset): after the previous segment, and before the next one. `producers` must
+    reflect all earlier segments; afterwards it reflects this one too. `before_cut` is called if there is something to cut.
     """
     next_offset = max(start_offset, segment.base_offset)
     builder = segment.index_builder(segment.size_bytes)
@@ -91,8 +91,8 @@ def recover_segment(
             if base < next_offset or last_delta < 0 or base + last_delta >= limit:
                 raise _Damage(f"offsets [{base}, {base + last_delta}] are not within [{next_offset}, {limit})")
             if 0 <= epoch < latest_epoch:
-                # It was cut and written over, and the end of what was written is lost.
-                raise _Damage(f"offset {base} is of leader epoch {epoch}, behind epoch {latest_epoch}")
+                # The file was truncated and written over, and the end of the new records is lost.
+                raise _Damage(f"offset {base} has leader epoch {epoch}, but follows leader epoch {latest_epoch}")
             if producer_id >= 0:
                 with view[at : at + length + LOG_OVERHEAD] as batch:
                     _apply(producers, txn_index, _new_header(BatchHeader, raw), batch)
@@ -105,7 +105,7 @@ def recover_segment(
             valid = position + length + LOG_OVERHEAD
     except _Damage as damage:
         logger.warning(
-            "cutting %s at position %d of %d, before offset %d: %s",
+            "[segment %s] cutting it at position %d of %d, before offset %d; the leader sends later records again: %s",
             segment.log_path,
             valid,
             segment.size_bytes,
@@ -140,10 +140,10 @@ def _apply(
 
 
 def rebuild_txn_index(segment: Segment, producers: ProducerStateManager, disk: Disk) -> None:
-    """Rebuild the index of aborted transactions; `producers` reflects all that comes before it.
+    """Rebuild the index of aborted transactions; `producers` reflects all earlier segments.
 
-    In a file of its own, which is on disk before it gets its name. Nobody flushes a segment below the recovery point, and an
-    index that lacks its last entries looks as one that is whole: read_committed would read what was aborted.
+    The new file is on disk before it gets its name. A flush skips segments below the recovery point, and an index that lacks
+    its last entries looks complete: read_committed consumers would read aborted records.
     """
     path = segment.txn_index.path
     aside = TransactionIndex(path + TMP_SUFFIX, segment.base_offset, disk=disk)
@@ -154,9 +154,9 @@ def rebuild_txn_index(segment: Segment, producers: ProducerStateManager, disk: D
                 with memoryview(segment.batch_bytes(position, header.size_bytes)) as batch:
                     _apply(producers, aside, header, batch)
     except (CorruptSegment, _Damage) as error:
-        # The last segment is read whole when that is found. Readers of another one are told; the other logs have to load.
+        # If this is the last segment, it is read whole later. Readers of another one get an error; the other logs must load.
         logger.error(
-            "the index of aborted transactions of %s reaches only to the damage in it: %s", segment.log_path, error
+            "[segment %s] the log is damaged, its index of aborted transactions ends there: %s", segment.log_path, error
         )
     if aside.exists:
         disk.fsync_path(aside.path)
@@ -167,7 +167,7 @@ def rebuild_txn_index(segment: Segment, producers: ProducerStateManager, disk: D
 
 
 def _checked_batches(segment: Segment, disk: Disk) -> Iterator[tuple[int, tuple[int, ...], memoryview, int]]:
-    """(position, header fields, buffer, place in it) of every batch whose CRC holds; `_Damage` at the first that is damaged.
+    """Yield (position, header fields, buffer, index in it) of every batch with a valid CRC; `_Damage` at the first bad one.
 
     The buffer is valid until the next step.
     """
@@ -210,7 +210,7 @@ def _torn(segment: Segment, view: memoryview, position: int, needed: int, end: i
     legacy = _legacy_format(view)
     if legacy is not None:
         return _unsupported(segment, legacy, position)
-    return _Damage(f"a batch of {needed} bytes is torn, {end - position} are there")
+    return _Damage(f"a batch of {needed} bytes is torn, the file has only {end - position} of them")
 
 
 def _not_a_batch(segment: Segment, raw: tuple[int, ...], position: int, view: memoryview) -> Exception:
@@ -218,12 +218,12 @@ def _not_a_batch(segment: Segment, raw: tuple[int, ...], position: int, view: me
     if legacy is not None:
         return _unsupported(segment, legacy, position)
     if not any(view[:HEADER_SIZE]):
-        return _Damage("zeros follow")
+        return _Damage("zeros instead of a batch")
     return _Damage(f"no batch: length {raw[1]}, magic {raw[3]}")
 
 
 def _legacy_format(view: memoryview) -> int | None:
-    """0 or 1 where a whole message of that format, with a CRC that holds, begins here."""
+    """Return 0 or 1 if a whole message of that format with a valid CRC begins here, else None."""
     if len(view) < _LEGACY.size:
         return None
     _, size, crc, magic = _LEGACY.unpack_from(view)

@@ -46,7 +46,7 @@ class SegmentList:
         return self._segments[at] if at < len(self._bases) and self._bases[at] == base_offset else None
 
     def add(self, segment: Segment) -> None:
-        """In its place; one with the same base offset is replaced."""
+        """Insert a segment; it replaces one with the same base offset."""
         at = bisect_left(self._bases, segment.base_offset)
         if at < len(self._bases) and self._bases[at] == segment.base_offset:
             self._segments[at] = segment
@@ -61,17 +61,17 @@ class SegmentList:
         del self._bases[at], self._segments[at]
 
     def floor(self, offset: int) -> int:
-        """Place of the last segment whose base is at or below `offset`; -1 where there is none."""
+        """Return the place of the last segment whose base is at or below `offset`; -1 if there is none."""
         return bisect_right(self._bases, offset) - 1
 
     def at(self, place: int) -> Segment:
         return self._segments[place]
 
     def base_after(self, place: int) -> int | None:
-        """Base offset of the segment after that place."""
+        """Return the base offset of the segment after that place, if any."""
         return self._bases[place + 1] if place + 1 < len(self._bases) else None
 
     def overlapping(self, start_offset: int, end_offset: int) -> list[Segment]:
-        """From the segment that holds `start_offset` to the one that holds `end_offset - 1`."""
+        """Return the segments from the one that holds `start_offset` to the one that holds `end_offset - 1`."""
         first = max(self.floor(start_offset), 0)
         return self._segments[first : bisect_left(self._bases, end_offset)]

@@ -1,4 +1,4 @@
-"""The `.snapshot` files of a partition: which there are, taking one, and letting go of those that are of no use.
+"""The `.snapshot` files of a partition: lists them, takes new ones, and deletes those that are useless.
 
 Owner: the log; the loading thread while it is loaded.
 """
@@ -22,7 +22,7 @@ class Snapshot(NamedTuple):
     disk: Disk
 
     def read(self) -> list[ProducerEntry]:
-        """Any thread. Raises `CorruptSnapshot`, or `FileNotFoundError`."""
+        """Read the file. Any thread. Raises `CorruptSnapshot`, or `FileNotFoundError`."""
         return producer_snapshot.read(self.path, disk=self.disk)
 
 
@@ -48,7 +48,7 @@ class ProducerSnapshots:
         return f"{self.directory}/{names.snapshot_file(offset, transient)}"
 
     def take(self, producers: ProducerStateManager, *, sync: bool) -> str | None:
-        """Write the state at `map_end_offset`; the file's path, or None where the last snapshot says the same."""
+        """Write the state at `map_end_offset`; return the file's path, or None if the last snapshot has the same state."""
         if not producers.needs_snapshot:
             return None
         offset = producers.map_end_offset
@@ -60,7 +60,7 @@ class ProducerSnapshots:
         return path
 
     def put(self, offset: int, entries: Sequence[ProducerEntry]) -> str:
-        """One that was taken elsewhere; the file's path."""
+        """Add a snapshot that was taken elsewhere; return the file's path."""
         path = self.path(offset)
         producer_snapshot.write(path, entries, sync=False, disk=self._disk)
         if offset not in self.offsets:
@@ -73,12 +73,14 @@ class ProducerSnapshots:
             self._disk.unlink(self.path(offset))
 
     def drop(self, snapshot: Snapshot, why: str) -> None:
-        """It cannot be read."""
-        logger.warning("dropping producer snapshot %s", why)
+        """Delete a snapshot that cannot be read."""
+        logger.warning(
+            "[log directory %s] deleting an unreadable producer snapshot, nothing to do: %s", self.directory, why
+        )
         self.remove(snapshot.offset)
 
     def mark_deleted(self, offset: int) -> str | None:
-        """Rename for a deletion that comes later; the new path, None where there is no such snapshot."""
+        """Rename a snapshot for a later deletion; return the new path, or None if there is no such snapshot."""
         if offset not in self.offsets:
             return None
         self.offsets.remove(offset)
@@ -86,8 +88,8 @@ class ProducerSnapshots:
         return target if self._disk.rename_if_exists(self.path(offset), target) else None
 
     def remove_stray(self, base_offsets: list[int]) -> None:
-        """Keep those at the start of a segment, and the newest other one if it is past the last segment's start:
-        it is what a clean shutdown has written at the log end."""
+        """Delete snapshots that are not at the start of a segment. Keep the newest one if it is past the last segment's start:
+        a clean shutdown wrote it at the log end."""
         known = set(base_offsets)
         stray = [offset for offset in self.offsets if offset not in known]
         newest = stray.pop() if stray and stray[-1] > max(known, default=-1) else None
@@ -96,6 +98,6 @@ class ProducerSnapshots:
                 self.remove(offset)
 
     def remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Those at or below the log start hold only producers without records; those above the end were truncated."""
+        """Delete snapshots at or below the log start (their producers have no records) and above the end (truncated)."""
         for offset in [o for o in self.offsets if o <= log_start_offset or o > log_end_offset]:
             self.remove(offset)

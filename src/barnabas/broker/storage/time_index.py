@@ -1,7 +1,7 @@
 """`.timeindex`: sparse map from timestamp to offset. 12 bytes an entry: timestamp int64, relative offset int32.
 
-An entry (timestamp, offset) says: no record up to `offset` in the segment has a larger timestamp, and the one at
-`offset` has this one. Timestamps and offsets both ascend.
+An entry (timestamp, offset) means: no record up to `offset` in the segment has a larger timestamp, and the record at
+`offset` has this timestamp. Timestamps and offsets both ascend.
 """
 
 import struct
@@ -43,22 +43,22 @@ class TimeIndex(IndexFile):
 
     @property
     def is_full(self) -> bool:
-        """One slot is kept for the entry that is written when the segment rolls."""
+        """Whether only the last slot is free, which is kept for the entry that is written when the segment rolls."""
         if not self._opened:
             self.open()
         return self._entries >= self._length // 12 - 1
 
     @property
     def last_entry(self) -> TimestampOffset:
-        """(NO_TIMESTAMP, base offset) where there is none."""
+        """The last entry; (NO_TIMESTAMP, base offset) if there is none."""
         if not self._opened:
             self.open()
         return self._last
 
     def maybe_append(self, timestamp: int, offset: int, *, skip_full_check: bool = False) -> bool:
-        """Add an entry where `timestamp` is news; True where it was.
+        """Add an entry if `timestamp` is larger than the last one; return whether it was.
 
-        Going back in time or offset is a bug of the caller, which passes the largest timestamp so far. At roll
+        A smaller timestamp or offset is a bug of the caller, which passes the largest timestamp so far. At roll
         and close, `skip_full_check` uses the slot that `is_full` holds back.
         """
         if not self._opened:
@@ -76,7 +76,7 @@ class TimeIndex(IndexFile):
         at = entries * 12
         if at + 12 > self._reserved:
             self._reserve(at + 12)
-        assert self._map is not None  # _reserve has refused an index without room
+        assert self._map is not None  # otherwise _reserve has raised
         _ENTRY.pack_into(self._map, at, timestamp, self._relative(offset))
         if entries % _STRIDE == 0:
             self._landmarks.append(timestamp)
@@ -85,7 +85,7 @@ class TimeIndex(IndexFile):
         return True
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The entry with the largest timestamp <= `timestamp`; (NO_TIMESTAMP, base offset) where there is none."""
+        """Return the entry with the largest timestamp <= `timestamp`; (NO_TIMESTAMP, base offset) if there is none."""
         if not self._opened:
             self.open()
         high = bisect_right(self._landmarks, timestamp) * _STRIDE
@@ -105,8 +105,8 @@ class TimeIndex(IndexFile):
         return _new(TimestampOffset, (found, self.base_offset + relative))
 
     def after(self, timestamp: int) -> TimestampOffset | None:
-        """The first entry with a timestamp >= `timestamp`: the first such record is at its offset or before. None: there is no
-        such entry."""
+        """Return the first entry with a timestamp >= `timestamp`: the first such record is at its offset or before. None if
+        there is no such entry."""
         low, high = 0, self.entries
         while low < high:
             middle = (low + high) >> 1
@@ -124,9 +124,9 @@ class TimeIndex(IndexFile):
         return TimestampOffset(timestamp, Offset(self.base_offset + relative))
 
     def last_below(self, offset: int) -> TimestampOffset:
-        """The last entry that `truncate_to` would leave; (NO_TIMESTAMP, base offset) where it would leave none."""
-        left = self._entries_below(offset)
-        return self.entry(left - 1) if left else TimestampOffset(NO_TIMESTAMP, Offset(self.base_offset))
+        """Return the last entry that `truncate_to` would keep; (NO_TIMESTAMP, base offset) if it would keep none."""
+        kept = self._entries_below(offset)
+        return self.entry(kept - 1) if kept else TimestampOffset(NO_TIMESTAMP, Offset(self.base_offset))
 
     def truncate_to(self, offset: int) -> None:
         left = self._entries_below(offset)
@@ -152,7 +152,7 @@ class TimeIndex(IndexFile):
         first, last = self.entry(0), self.entry(self._entries - 1)
         self._check_offsets(first.offset, last.offset, last)
         if self._entries > 1 and (last.timestamp <= first.timestamp or last.offset < first.offset):
-            # Also what a crash leaves of a preallocated index: a tail of zeros.
+            # A crash also leaves this in a preallocated index: a tail of zeros.
             raise CorruptIndex(f"{self.path}: the last entry {last} is not above the first {first}")
 
     def _on_entries_changed(self) -> None:

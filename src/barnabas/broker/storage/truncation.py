@@ -1,8 +1,8 @@
-"""Cutting a log, in three steps so that the event loop never waits for the disk.
+"""Truncates a log, in three steps so that the event loop never waits for the disk.
 
-On the loop, the truncator finds what must be read and pins it. `Truncation.run` reads it on any thread: the producers as of
-the new end, and the largest timestamp below it. Then the truncator cuts on the loop, in one step. Until then the log is
-unchanged, so whoever asked for the cut can check whether it is still wanted.
+On the loop, the truncator finds the files to read and pins them. `Truncation.run` reads them on any thread: the producers as
+of the new end, and the largest timestamp below it. Then the truncator cuts the log on the loop, in one step. Until then the
+log is unchanged, so the caller can check whether the truncation is still wanted.
 """
 
 import logging
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Truncation:
-    """Owner: whoever began it. `run` may be called on any thread, once."""
+    """Owner: the caller that began it. `run` may be called once, on any thread."""
 
     __slots__ = (
         "_now_ms",
@@ -53,19 +53,19 @@ class Truncation:
         now_ms: int,
     ) -> None:
         self.offset = offset
-        #: Where the log ended when this began.
+        #: The log end when this began.
         self.log_end = log_end
-        #: How often it had been cut: it may end there again, with other records.
+        #: How often the log had been truncated: it may end at `log_end` again, with other records.
         self.cuts = cuts
-        #: Will be the active one.
+        #: The active segment after the truncation.
         self.segment = segment
-        #: As they will be, once `run` has returned.
+        #: The producers after the truncation, once `run` has returned.
         self.producers = producers
         self.replay = replay
         self.largest, self._timestamps = segment.unindexed_below(offset)
         self._now_ms = now_ms
         self._timestamps.file.pin()
-        #: Those of the replay have been.
+        #: Pinned files; `plan_replay` has pinned those of the replay.
         self._pinned: list[SegmentBatches] = [*replay.segments, self._timestamps]
 
     def run(self) -> None:
@@ -73,16 +73,16 @@ class Truncation:
         self.largest = largest_timestamp_of(self.largest, self._timestamps, self.offset)
 
     def release(self) -> None:
-        """Event loop only. Twice does no harm."""
+        """Unpin the files. Event loop only. A second call does no harm."""
         pinned, self._pinned = self._pinned, []
-        for each in pinned:
-            each.file.unpin()
+        for batches in pinned:
+            batches.file.unpin()
 
 
 class LogTruncator:
     """Drops records from the end of a log, or all of them. Owner: the log.
 
-    Promise: recovery never trusts a record that was written over after a cut.
+    Promise: recovery never trusts a record that was written over after a truncation.
     """
 
     __slots__ = ("_flusher", "_reader", "_segments", "_state")
@@ -94,7 +94,7 @@ class LogTruncator:
         self._reader = reader
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop every record at or above `offset`, and wait for it: for tools, tests and threads that own the log."""
+        """Drop every record at or above `offset`, and block until done: for tools, tests and threads that own the log."""
         state = self._state
         before = state.log_end_offset
         while (truncation := self._begin_or_finish(offset)) is not None:
@@ -114,10 +114,10 @@ class LogTruncator:
     def truncate_then(
         self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
     ) -> None:
-        """Drop every record at or above `offset`, then call `then`, with what went wrong if something did.
+        """Drop every record at or above `offset`, then call `then` with the error, if any.
 
-        Segments may have to be read first, on a thread. Then the log is cut only if `is_wanted` still says so: the replica may
-        have become leader meanwhile. Both are called on the event loop, or before this returns.
+        A thread may have to read segments first. Then the log is truncated only if `is_wanted` still returns true: the replica
+        may have become leader meanwhile. Both are called on the event loop, or before this returns.
         """
         state = self._state
         if not state.is_closed and 0 <= offset < state.segments.first.base_offset:
@@ -153,13 +153,13 @@ class LogTruncator:
     def _cut_when_safe(
         self, truncation: Truncation, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
     ) -> None:
-        """Before the cut, the recovery point must be on disk below the whole segment: recovery must trust neither what is
-        written over, nor what a lost cut leaves."""
+        """Truncate once the recovery point on disk is below the whole segment: recovery must trust neither records that are
+        written over, nor records that a lost truncation leaves."""
         state = self._state
         base, log_start = truncation.segment.base_offset, state.log_start_offset
         if self._flusher.recovery_point > base and is_wanted():
             self._flusher.cut_to(base)
-            # And look again: a flush may move it up meanwhile.
+            # Check again afterwards: a flush may move the recovery point up meanwhile.
             self._save_then(lambda error: then(error) if error else self._cut_when_safe(truncation, is_wanted, then))
             return
         try:
@@ -174,12 +174,13 @@ class LogTruncator:
             then(None)
 
     def _save_then(self, then: Callable[[Exception | None], None]) -> None:
-        """Have the recovery point and the log start on disk, as they are now, before anything else happens to the log."""
+        """Write the present recovery point and log start to disk, then call `then`; nothing else happens to the log before."""
         state = self._state
 
         def saved(error: BaseException | None) -> None:
             if isinstance(error, OSError) and descriptors.are_exhausted(error) and not state.is_closed:
-                # The disk is well. The log may have begun anew by now: told that it has not, somebody would go on with it.
+                # The disk works: try again. The log may have been truncated already; with an error, the caller would wrongly
+                # treat it as unchanged.
                 state.env.timers.call_later(descriptors.WAIT_S, lambda: self._save_then(then))
                 return
             # A failed directory has been reported already.
@@ -188,7 +189,7 @@ class LogTruncator:
         state.env.save_bounds(state.log_dir, saved)
 
     def _begin_or_finish(self, offset: int) -> Truncation | None:
-        """None if nothing had to be read: then the cut is done."""
+        """Return the truncation to run; None if no file had to be read: then the log is truncated already."""
         state = self._state
         if offset < 0:
             raise BrokenInvariant(f"{state.partition}: cannot truncate to {offset}")
@@ -211,7 +212,7 @@ class LogTruncator:
         start = min(state.log_start_offset, offset)
         replay = plan_replay(state.snapshots, state.segments, log_start_offset=start, end_offset=offset)
         if state.producers.is_empty:
-            # A log that knows no producer does not get one by being cut: no need to read it.
+            # A truncation adds no producer to a log that has none: no need to read it.
             replay.release()
             replay = replay._replace(segments=[])
         try:
@@ -238,16 +239,19 @@ class LogTruncator:
             or truncation.segment not in state.segments
             or truncation.segment.is_under_repair
         ):
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.partition} has changed while its cut was prepared")
+            raise Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the log of {state.partition} has changed while its truncation was prepared",
+            )
         state.check_descriptors()
-        logger.info("truncating %s from %d to %d", state.partition, state.log_end_offset, offset)
+        logger.info("[partition %s] truncating the log from %d to %d", state.partition, state.log_end_offset, offset)
         try:
             leaving = [segment for segment in state.segments if segment.base_offset > offset]
             # From the end, so that a crash in between leaves no hole.
             self._segments.remove(leaving[::-1], f"truncation to {offset}")
             active = state.segments.active
-            # Have the next flush sync the directory: a power cut that brings back what has left would put it in the middle of
-            # records that have been written, and counted as durable, since.
+            # Make the next flush sync the directory. Otherwise a power cut could bring the removed segments back into the
+            # middle of records that were written, and counted as durable, since.
             self._flusher.unsynced.add(active.log_path)
             active.become_active()
             active.truncate_to(offset, truncation.largest)
@@ -259,7 +263,7 @@ class LogTruncator:
             state.snapshots.remove_outside(state.log_start_offset, offset)
             state.producers.become(truncation.producers)
             state.snapshots.take(state.producers, sync=False)
-            # Also where it stays as it is: transactions that the reading found complete are replicated below it.
+            # Also if it does not move: transactions that the replay found complete are replicated below it.
             state.set_high_watermark(min(state.high_watermark, offset))
             state.env.on_recovery_point(state.log_dir)
         except OSError as error:
@@ -268,10 +272,11 @@ class LogTruncator:
     def restart_then(
         self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
     ) -> None:
-        """Drop everything, if `is_wanted`, then call `then`, with the error, if any. The next record gets `offset`.
+        """Drop everything, if `is_wanted`, then call `then` with the error, if any. The next record gets `offset`.
 
-        A crash before `then` leaves an empty log. Without the new bounds on disk, a crash after it could lose records: recovery
-        would drop a log that ends below its former start, and trust unflushed records below the former recovery point.
+        A crash before `then` leaves an empty log. Without the new bounds on disk, a crash after it could lose records:
+        recovery would drop a log that ends below its former start, and trust unflushed records below the former recovery
+        point.
         """
         self._restart_then(lambda: self.restart_at(offset, log_start_offset=offset), is_wanted=is_wanted, then=then)
 
@@ -280,8 +285,8 @@ class LogTruncator:
     ) -> None:
         """Drop everything, if `is_wanted`, and begin where the tier ends.
 
-        In two steps. A crash after the first leaves an empty log at the log start, which finds its way from there; a crash
-        in the second never leaves a log that begins above its log start and does not know what is between.
+        In two steps. A crash after the first leaves an empty log at the log start, which the replica can continue from. A crash
+        in the second never leaves a log that begins above its log start without the epochs in between.
         """
 
         def emptied(error: Exception | None) -> None:
@@ -316,7 +321,7 @@ class LogTruncator:
         self._save_then(then)
 
     def _restart_below(self, offset: int) -> None:
-        """Cut below the first segment. What the tier has below stays part of a tiered log."""
+        """Truncate below the first segment. The records that the tier has below `offset` stay part of a tiered log."""
         state = self._state
         if state.is_tiered and state.log_start_offset < offset:
             self.restart_at(offset, log_start_offset=state.log_start_offset, epochs=state.epochs.below(offset))
@@ -324,11 +329,11 @@ class LogTruncator:
             self.restart_at(offset, log_start_offset=offset)
 
     def _go_on_from(self, start: TierStart) -> None:
-        """The log is empty at its log start: what it must know of the tier comes first, then the segment that says so."""
+        """Continue an empty log at the end of the tier: write the tier's epochs and producers first, then the segment."""
         state = self._state
         state.check_open()
         state.check_descriptors()
-        logger.info("%s begins at %d, where the tier ends", state.partition, start.offset)
+        logger.info("[partition %s] its log begins at %d, where the tier ends", state.partition, start.offset)
         try:
             for epoch, first in start.epochs:
                 state.epochs.assign(epoch, first)
@@ -344,13 +349,13 @@ class LogTruncator:
             state.fault_half_way(error)
 
     def restart_at(self, offset: int, *, log_start_offset: int, epochs: Sequence[EpochEntry] = ()) -> None:
-        """Drop everything; the next record gets `offset`. `epochs`: those that stay known."""
+        """Drop everything; the next record gets `offset`. `epochs`: the ones to keep."""
         state = self._state
         state.check_open()
         state.check_descriptors()
-        logger.info("dropping all of %s, starting at %d", state.partition, offset)
+        logger.info("[partition %s] dropping the whole log, the next offset is %d", state.partition, offset)
         try:
-            # Before the new segment: after a crash, what is known of the old records must not be taken for its beginning.
+            # Before the new segment: after a crash, the state of the old records must not count for the new ones.
             self._segments.restart_at(offset, lambda: self._keep_epochs(epochs))
             self._moved_end(offset)
             self._flusher.restart_at(offset)
@@ -376,7 +381,7 @@ class LogTruncator:
         state.log_end_offset = Offset(offset)
         state.cuts += 1
         state.lowest_cut = offset if state.lowest_cut is None else min(state.lowest_cut, offset)
-        # What comes in place of what was cut is not in the tier, whatever has been copied.
+        # The records that replace the truncated ones are not in the tier, whatever was copied.
         state.highest_copied_offset = min(state.highest_copied_offset, offset - 1)
         self._flusher.cut_to(offset)
         self._reader.forget_positions()

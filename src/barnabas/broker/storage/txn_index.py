@@ -1,6 +1,6 @@
 """`.txnindex`: the aborted transactions that ended in a segment, 34 bytes each, in order of their last offset.
 
-A consumer that reads committed data gets those that overlap its fetch. The file exists only once there is an entry.
+A consumer that reads committed data gets those that overlap its fetch. The file exists only if there is an entry.
 Owner: the segment. I/O errors stay `OSError`.
 """
 
@@ -21,7 +21,7 @@ ENTRY_SIZE: Final = _ENTRY.size
 class AbortedTxn(NamedTuple):
     producer_id: ProducerId
     first_offset: Offset
-    #: Of the abort marker.
+    #: Offset of the abort marker.
     last_offset: Offset
     #: The last stable offset when the marker was written: no transaction that ends later starts below it.
     last_stable_offset: Offset
@@ -38,7 +38,7 @@ def encode(txn: AbortedTxn) -> bytes:
 
 
 def decode(path: str, data: bytes) -> Iterator[AbortedTxn]:
-    """The entries of a file, which `path` names in errors. A torn last one is not counted. :raises CorruptIndex:"""
+    """Yield the entries of a file; `path` is for errors. Ignores a torn last entry. :raises CorruptIndex:"""
     for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
         version, *fields = _ENTRY.unpack_from(data, at)
         if version != VERSION:
@@ -47,7 +47,7 @@ def decode(path: str, data: bytes) -> Iterator[AbortedTxn]:
 
 
 class TransactionIndex:
-    """Last offsets strictly ascending. Reads the file when asked: aborted transactions are few, and asked for rarely."""
+    """Last offsets strictly ascending. Reads the file on demand: aborted transactions are few, and seldom needed."""
 
     def __init__(self, path: str, base_offset: int, *, disk: Disk = REAL_DISK) -> None:
         self.path = path
@@ -65,7 +65,7 @@ class TransactionIndex:
         return self._disk.exists(self.path)
 
     def hold(self) -> None:
-        """Have all that `append` needs for which a descriptor may be missing. `let_go` afterwards."""
+        """Open everything for which `append` needs a descriptor. Call `let_go` afterwards."""
         self._last()
         self._fd = self._disk.open(self.path, create=True)
 
@@ -83,7 +83,7 @@ class TransactionIndex:
         disk = self._disk
         fd = self._fd if self._fd is not None else disk.open(self.path, create=True)
         try:
-            # At a whole number of entries, so that a write that a full disk tore is written over.
+            # Write at a multiple of the entry size, so that an entry that a full disk tore is written over.
             write_fully(disk, fd, encode(txn), disk.length(fd) // ENTRY_SIZE * ENTRY_SIZE)
         finally:
             if fd != self._fd:
@@ -91,12 +91,12 @@ class TransactionIndex:
         self._last_offset = txn.last_offset
 
     def entries(self) -> list[AbortedTxn]:
-        """Every entry; `CorruptIndex` for bytes that are none. A torn last entry is not counted."""
+        """Return every entry; `CorruptIndex` if the bytes are not entries. Ignores a torn last entry."""
         return list(self._iterate())
 
     def collect(self, fetch_offset: int, upper_bound_offset: int, *, end_offset: int | None = None) -> AbortedSearch:
-        """The aborted transactions that overlap [fetch_offset, upper_bound_offset). `end_offset`: what ended there or later is
-        not the log's, and tells nothing."""
+        """Return the aborted transactions that overlap [fetch_offset, upper_bound_offset). Ignore transactions that ended at or
+        after `end_offset`: they are not the log's."""
         if self._last() is None:
             # Most segments have none, and every read_committed fetch asks: the answer must not cost a system call.
             return AbortedSearch([], False)
@@ -106,7 +106,7 @@ class TransactionIndex:
                 break
             if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
                 aborted.append(txn)
-            # Kafka's followers note too high an offset where one fetch brings the beginnings of later transactions as well.
+            # Kafka's followers write too high an offset if one fetch also brings the beginnings of later transactions.
             if min(txn.last_stable_offset, txn.last_offset + 1) >= upper_bound_offset:
                 return AbortedSearch(aborted, True)
         return AbortedSearch(aborted, False)
@@ -122,13 +122,13 @@ class TransactionIndex:
             last = txn.last_offset
 
     def reset(self) -> None:
-        """Drop every entry: where a rebuild starts."""
+        """Drop every entry, before a rebuild."""
         if self.exists:
             self._truncate(0)
         self._last_offset, self._last_known = None, True
 
     def sanity_check(self) -> None:
-        """Raise `CorruptIndex` where the index cannot be right."""
+        """Raise `CorruptIndex` if the content is impossible."""
         last: int | None = None
         for txn in self._iterate():
             if txn.last_offset < self.base_offset:

@@ -1,6 +1,6 @@
 """Settings in ZooKeeper: /config/<type>/<entity>, and the notifications of changes.
 
-Owner: the event loop. The store keeps nothing: it reads, writes, and tells a listener.
+Owner: the event loop. The store keeps nothing: it reads, writes, and calls a listener.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from barnabas.broker.zookeeper_client.znodes import (
 
 log = logging.getLogger(__name__)
 
-#: Quotas and credentials come and go with whom they are for.
+#: Quotas and credentials are deleted with their user, client id or address.
 _SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS)
 
 #: (entity type, sanitized entity name)
 Entity = tuple[str, str]
 #: (entity type, sanitized entity name, settings as they are now)
 ConfigListener = Callable[[str, str, Mapping[str, str]], None]
-#: What the settings are to be, of what they are; None: as they are. Called again where somebody else has written meanwhile.
+#: Maps the present settings to the new ones; None: no change. Called again if another broker has written meanwhile.
 Change = Callable[[Mapping[str, str]], Mapping[str, str] | None]
 #: Changes an entity's settings in ZooKeeper and on this broker: (entity type, name, change).
 ChangeConfig = Callable[[str, str, Change], Awaitable[None]]
@@ -59,7 +59,7 @@ class ConfigStore:
         )
 
     async def read(self, entity_type: str, name: str) -> dict[str, str]:
-        """Empty if the entity has no settings."""
+        """Return an entity's settings; empty if it has none."""
         path = paths.config_entity(entity_type, name)
         try:
             data, _ = await self._session.get(path)
@@ -68,7 +68,7 @@ class ConfigStore:
         return _decode(path, data)
 
     async def read_many(self, entity_type: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Settings by name; empty for an entity without settings."""
+        """Return settings by name; empty for an entity without settings."""
         reads: list[Operation] = [Get(paths.config_entity(entity_type, name)) for name in names]
         results = (await self._session.batch(reads)).results
         return {
@@ -77,14 +77,14 @@ class ConfigStore:
         }
 
     async def read_new(self, entity_type: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """As `read_many`, of entities that others have just told of: the server of ours may not have heard of them yet, and no
-        notification will say that their settings came."""
+        """Like `read_many`, for entities that another broker has just announced: this broker's ZooKeeper server may not have
+        them yet, and no notification will report their settings."""
         if not names:
             return {}  # a fail-over: nothing is new
         try:
             await self._session.catch_up(paths.config_type(entity_type))
         except NoNode:
-            return {name: {} for name in names}  # somebody has deleted all of them
+            return {name: {} for name in names}  # all of them were deleted
         return await self.read_many(entity_type, names)
 
     async def read_all(self, entity_type: str) -> dict[str, dict[str, str]]:
@@ -95,7 +95,7 @@ class ConfigStore:
         return await self.read_many(entity_type, names)
 
     async def read_user_clients(self) -> dict[str, dict[str, str]]:
-        """Settings of client ids of single users, by `user/clients/client id`."""
+        """Return the settings of client ids of single users, by `user/clients/client id`."""
         users = await self._session.children(paths.config_type(paths.USERS))
         roots = [f"{user}/{paths.CLIENTS}" for user in users]
         listings: list[Operation] = [GetChildren(paths.config_entity(paths.USERS, root)) for root in roots]
@@ -104,21 +104,22 @@ class ConfigStore:
         return await self.read_many(paths.USERS, names) if names else {}
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """Replaces an entity's settings, then tells every broker. Users, clients and addresses that have none left go."""
+        """Replace an entity's settings, then notify every broker. Deletes users, clients and addresses without settings."""
         await self.change(entity_type, name, lambda found: settings)
 
     async def change(self, entity_type: str, name: str, change: Change) -> Mapping[str, str] | None:
-        """The settings as they are then; None where they stay. Tells the listener here, and every broker.
+        """Change the settings and return them; None if they stay. Calls the listener here, and notifies every broker.
 
-        Two who change one setting each, on whatever brokers, write all of them: in Kafka one of them is lost.
+        If two brokers change one setting each at the same time, both changes are kept. In Kafka one of them is lost.
         """
         if entity_type in _SHORT_LIVED:
-            # Where there is nothing to remove, nothing is written that a server which is behind others could refuse.
+            # If there is nothing to remove, nothing is written, so an outdated server could not refuse the write: catch up
+            # first.
             await self._session.catch_up("/")
         tried: Mapping[str, str] | None = None
         while True:
             found, version = await self._read_version(entity_type, name)
-            # Our own write, most likely: a lost connection takes the answer along.
+            # Probably our own write: its answer was lost with the connection.
             is_done = tried is not None and found == tried
             wanted = tried if is_done else change(found)
             if wanted is None:
@@ -128,16 +129,17 @@ class ConfigStore:
                 try:
                     await self._put_over(version, entity_type, name, wanted)
                 except (BadVersion, NodeExists):
-                    continue  # somebody has written meanwhile
+                    continue  # another broker has written meanwhile
             if self._listener is not None:
-                # At once: who changed it here reads what was written, and who writes next is told of next.
+                # Call it now: the client that changed the settings here reads its write, and listener calls keep the order of
+                # writes.
                 self._listener(entity_type, name, wanted)
             data = encode_config_change(f"{entity_type}/{name}")
             await self._session.create(paths.config_change(), data, sequence=True)
             return wanted
 
     async def _read_version(self, entity_type: str, name: str) -> tuple[dict[str, str], int | None]:
-        """Settings, and the version of their znode; None: there is none."""
+        """Return the settings, and the version of their znode; None if there is no znode."""
         path = paths.config_entity(entity_type, name)
         try:
             data, stat = await self._session.get(path)
@@ -159,7 +161,7 @@ class ConfigStore:
             raise BadVersion(f"{path} was deleted") from error
 
     async def _removed(self, entity_type: str, name: str, version: int) -> bool:
-        """Whether nothing is left of the entity; False where something stands below it. As Kafka cleans up."""
+        """Delete the entity's znode as Kafka does; return False if it still has child znodes."""
         try:
             await self._session.delete(paths.config_entity(entity_type, name), version)
         except NoNode:
@@ -172,7 +174,7 @@ class ConfigStore:
         return True
 
     async def _remove_user_if_empty(self, user: str) -> None:
-        """Deletes a user's znode after its last client, unless the user has settings."""
+        """Delete a user's znode after its last client, unless the user has settings."""
         path = paths.config_entity(paths.USERS, user)
         try:
             await self._session.delete(paths.config_entity(paths.USERS, f"{user}/{paths.CLIENTS}"))
@@ -183,9 +185,10 @@ class ConfigStore:
             return  # another client has written, or is writing
 
     async def start(self, listener: ConfigListener, *, known: Callable[[], Iterable[Entity]]) -> None:
-        """Passes all settings of topics, brokers, users, clients and addresses to the listener; `run` passes changes.
+        """Pass all settings of topics, brokers, users, clients and addresses to the listener; `run` passes changes.
 
-        `known`: who has settings as far as the listener knows. After an absence, those that have none any more are told of too.
+        `known`: the entities with settings that the listener knows. After an absence it also learns which of them have none
+        now.
         """
         self._listener, self._known = listener, known
         await self._notifications.start()
@@ -203,23 +206,23 @@ class ConfigStore:
 
     async def _reload(self) -> None:
         assert self._listener is not None
-        # Before the rest is read: who is heard of meanwhile may be newer than what was listed.
+        # Before the rest is read: an entity that is announced meanwhile may be newer than the listing.
         known = tuple(self._known())
         try:
             found = await self._read_everything()
         except (ConnectionLost, SessionExpired):
             raise
         except ZkError as error:
-            # Somebody has deleted or locked what every broker reads.
-            log.error("settings cannot be read again: %s", error)
+            # A client has deleted or locked a znode that every broker reads.
+            log.error("[settings] cannot be read again after an absence, check their znodes and ACLs: %s", error)
             return
         lost: dict[Entity, dict[str, str]] = {entity: {} for entity in known if entity not in found}
         for (entity_type, name), settings in (*found.items(), *lost.items()):
             try:
                 self._listener(entity_type, name, settings)
             except Exception:
-                # As with notifications: what is wrong with one must not end the broker.
-                log.exception("ignoring the settings of %s %s", entity_type, name)
+                # As with notifications: one bad entity must not end the broker.
+                log.exception("[settings of %s %s] ignored after an error, correct them", entity_type, name)
 
     async def run(self) -> None:
         await self._notifications.run()
@@ -228,14 +231,14 @@ class ConfigStore:
         assert self._listener is not None
         entity_type, _, name = decode_config_change(data).partition("/")
         settings = await self.read(entity_type, name)
-        log.info("settings of %s %s changed: %s", entity_type, name, ", ".join(sorted(settings)) or "none left")
+        log.info("[settings of %s %s] changed: %s", entity_type, name, ", ".join(sorted(settings)) or "none left")
         self._listener(entity_type, name, settings)
 
 
 def _decode(path: str, data: bytes | None) -> dict[str, str]:
-    """What cannot be read sets nothing, as in Kafka."""
+    """Decode settings. Settings that cannot be read count as empty, as in Kafka."""
     try:
         return decode_config(path, data)
     except Malformed as error:
-        log.error("ignoring settings: %s", error)
+        log.error("[settings] ignoring a znode that cannot be read, write it again: %s", error)
         return {}

@@ -1,4 +1,4 @@
-"""What every coordinator needs of its broker."""
+"""The parts of a broker that every coordinator needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class CoordinatorContext:
     registry: Registry
 
     def internal_topic(self, name: str, new: Callable[[], NewInternalTopic]) -> InternalTopic:
-        """`new`: how it is made."""
+        """Return the coordinator's internal topic. `new` returns the settings with which it is created."""
         return InternalTopic(
             name, self.metadata, new=new, create=self.create_topic, count=self.count_partitions, spawn=self.spawn
         )

@@ -1,8 +1,8 @@
-"""Topics that were deleted while nobody could tell this broker.
+"""Finds topics that were deleted while the controller could not reach this broker.
 
-The controller tells of a deletion once, and whoever comes back is told what there is, not what there was. So a broker that was
-away without a restart, or whose controller died just then, would know a deleted topic for ever: its clients would find no
-leader for it, and as controller it would not let anybody make it again. Owner: the event loop.
+The controller reports a deletion once. A broker that returns gets the current topics, not the deletions that it missed. A
+broker that was away without a restart, or whose controller died just then, would know a deleted topic for ever: its clients
+would find no leader for it, and as controller it would refuse to create the topic again. Owner: the event loop.
 """
 
 import logging
@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 class DeletedTopics:
-    """Looks into ZooKeeper when another controller speaks, or the same one to another registration of this broker: of what is
-    deleted from then on, it tells."""
+    """Compares with ZooKeeper when another controller sends its first update, or the same one after this broker registered
+    again: the controller reports deletions from then on."""
 
     def __init__(
         self,
@@ -29,35 +29,37 @@ class DeletedTopics:
         epochs: Callable[[], tuple[int, int]],
         spawn: Spawn,
     ) -> None:
-        """`epochs`: of the controller, and of this broker."""
+        """`epochs` returns the controller's epoch and this broker's."""
         self._session = session
         self._metadata = metadata
         self._epochs = epochs
         self._spawn = spawn
-        self._told_in = epochs()
-        metadata.subscribe(self._told)
+        self._checked_epochs = epochs()
+        metadata.subscribe(self._on_change)
 
-    def _told(self, change: MetadataChange) -> None:
+    def _on_change(self, change: MetadataChange) -> None:
         epochs = self._epochs()
-        if epochs != self._told_in:
-            self._told_in = epochs
+        if epochs != self._checked_epochs:
+            self._checked_epochs = epochs
             self._spawn(self._look(), "deleted topics")
 
     async def _look(self) -> None:
         known = {name: topic.version for name, topic in self._metadata.topics.items()}
         try:
             await self._session.catch_up(paths.BROKER_TOPICS)
-            there = set(await self._session.children(paths.BROKER_TOPICS))
+            existing = set(await self._session.children(paths.BROKER_TOPICS))
         except ZkError as error:
-            # With the next session comes another registration. Anything else is for whoever keeps ZooKeeper to mend.
-            _log.info("whether topics were deleted cannot be told: %s", error)
+            # A new session causes another registration, and then another check. Other errors are for the operator to solve.
+            _log.info("[metadata] cannot check whether topics were deleted: %s", error)
             return
         gone = [
             name
             for name, version in known.items()
-            # What the controller has spoken of meanwhile may have been made again.
-            if name not in there and (topic := self._metadata.topic(name)) is not None and topic.version == version
+            # A topic that the controller has announced meanwhile may have been created again.
+            if name not in existing and (topic := self._metadata.topic(name)) is not None and topic.version == version
         ]
         if gone:
-            _log.warning("topics that were deleted while this broker was away: %s", ", ".join(gone))
+            _log.warning(
+                "[metadata] forgetting topics that were deleted while this broker was away: %s", ", ".join(gone)
+            )
             self._metadata.forget(gone)

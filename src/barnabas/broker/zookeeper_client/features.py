@@ -1,9 +1,9 @@
-"""Features that only our brokers have. A feature is on only while every live broker announces it.
+"""Features that only Barnabas brokers have. A feature is on only while every live broker announces it.
 
-Kafka 3.9 in ZooKeeper mode stops at any finalized feature in /feature, so that znode stays as 3.9 writes it. A broker of
-ours announces its features in its own registration (`features` of /brokers/ids/N, where a 3.9 broker has none), and each
-broker looks at all registrations. So a mixed cluster runs without them, and they come back when the last Kafka broker has
-left. Owner: the event loop.
+Kafka 3.9 in ZooKeeper mode stops at any finalized feature in /feature, so that znode stays as 3.9 writes it. A Barnabas
+broker announces its features in its own registration (`features` of /brokers/ids/N, which a 3.9 broker leaves empty), and each
+broker reads all registrations. So a mixed cluster runs without the features, and they are on again when the last Kafka
+broker has left. Owner: the event loop.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 #: Kafka 4's name for the new consumer groups (KIP-848).
 GROUP_VERSION: Final = "group.version"
-#: Ours: topics that mirror another cluster's. A broker that does not know them must not lead one.
+#: A Barnabas feature: topics that mirror another cluster's. A broker that does not know them must not lead one.
 LINK_VERSION: Final = "barnabas.link"
 
 #: Announced by this release: name -> (lowest, highest version).
@@ -33,9 +33,9 @@ ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = {
 
 
 class ClusterFeatures:
-    """Starts with nothing on: `refresh` looks. From then on `on_change` is called when brokers have come or gone.
+    """Begins with no feature; `refresh` reads them. From then on `on_change` is called when brokers come or go.
 
-    That is a watch of ZooKeeper: a broker may return at once as another version, and what the controller tells looks as before.
+    It uses a watch of ZooKeeper: a broker may return at once as another version, and the controller's updates do not show that.
     """
 
     def __init__(self, session: ZooKeeperSession) -> None:
@@ -44,9 +44,9 @@ class ClusterFeatures:
         #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
-        #: Of each broker, as it was last seen.
+        #: Epoch of each broker's registration when it was last read.
         self._broker_epochs: Mapping[int, int] = {}
-        #: Called with those that have registered anew since they were last looked at.
+        #: Called with the brokers that have registered again since the last look.
         self.on_returned: Callable[[Collection[int]], object] = lambda brokers: None
         self.on_change: Callable[[], object] = lambda: None
         session.on_state(self._session_changed)
@@ -60,7 +60,7 @@ class ClusterFeatures:
         return self._levels.get(feature, 0)
 
     async def refresh(self) -> None:
-        """Look at all registrations."""
+        """Read all registrations."""
         while not await self._session.outlive(self._look):
             pass
 
@@ -72,10 +72,10 @@ class ClusterFeatures:
             self.on_change()  # watches of the old session are gone
 
     async def _look(self) -> bool:
-        """False: brokers came or went in between, look again."""
+        """Read the registrations. Return False if brokers came or went meanwhile: read again."""
         [listed] = (await self._session.batch([GetChildren(paths.BROKER_IDS, self._watched)])).results
         if listed.stat is None:
-            return True  # no broker was ever there
+            return True  # no broker ever registered
         names = [name for name in listed.children if paths.is_broker_id(name)]
         reads: list[Operation] = [Get(paths.broker_id(int(name))) for name in names]
         results = (await self._session.batch(reads)).results
@@ -88,13 +88,13 @@ class ClusterFeatures:
         if epoch > self.epoch:
             levels = common_levels(announced)
             if levels != self._levels:
-                log.info("features that every broker has: %s", levels or "none")
+                log.info("[features] every broker has: %s", levels or "none")
             self._levels, self.epoch = levels, epoch
             before = self._broker_epochs
             now = {int(name): result.stat.czxid for name, result in zip(names, results, strict=True) if result.stat}
-            # Also of those that are away: the controller may not have said so, and they may be back before it does.
+            # Keep absent brokers too: the controller may not have noticed, and they may be back before it does.
             self._broker_epochs = {**before, **now}
-            if returned := {each for each in now if now[each] != before.get(each, now[each])}:
+            if returned := {broker for broker in now if now[broker] != before.get(broker, now[broker])}:
                 self.on_returned(returned)
         return True
 
@@ -103,12 +103,14 @@ def _announced(broker_id: int, data: bytes | None) -> Mapping[str, tuple[int, in
     try:
         return BrokerRegistration.decode(broker_id, data or b"").features
     except Malformed as error:
-        log.warning("broker %d is treated as having no features: %s", broker_id, error)
+        log.warning(
+            "[features] broker %d counts as without features, its registration is damaged: %s", broker_id, error
+        )
         return {}
 
 
 def common_levels(announced: list[Mapping[str, tuple[int, int]]]) -> dict[str, int]:
-    """Pure: what all of them can do."""
+    """Return the highest level of each feature that all brokers have. Pure."""
     if not announced:
         return {}
     levels: dict[str, int] = {}

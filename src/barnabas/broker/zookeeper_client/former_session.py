@@ -1,7 +1,7 @@
-"""Ends the session that this broker's process left behind when it was killed, so that its successor need not wait for it.
+"""Ends the session of this broker's previous process, if that was killed, so that the new process need not wait for it.
 
-Who has a session's id and password may close it. A broker keeps them in its log directory, readable to its user alone. A
-power cut may lose the file: then the successor waits until the session's time is over, as Kafka's does.
+The owner of a session's id and password may close it. A broker keeps them in its log directory, readable for its user only. A
+power cut may lose the file: then the new process waits until the session expires, as Kafka's does.
 
 Owner: the event loop. Files are read and written on a thread.
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: In a log directory.
+#: Name of the file in a log directory.
 FILE_NAME: Final = "zookeeper.session"
 _VERSION: Final = 1
-#: Keys in the file. A process that is killed before it has registered must not take the key of the one before it along.
+#: Keys in the file. A process that is killed before it has registered must not remove the key of its predecessor.
 _KEYS_MAX: Final = 4
 
 
@@ -43,31 +43,31 @@ class FormerSession:
         self._config = config
         self._connection_type = connection_type
         self._disk = disk
-        #: The log directories that work.
+        #: Returns the online log directories.
         self._directories = directories
         self._on_thread = on_thread
 
     async def keep(self, key: SessionKey) -> None:
-        """For the next process of this broker."""
+        """Store the key for the next process of this broker."""
         await self._on_thread(lambda: self._write(key))
 
     async def was(self, session_id: int) -> bool:
-        """Whether a process with our log directories had this session. It is dead, or somebody copied them."""
+        """Whether a process with our log directories had this session. That process is dead, or the directories were copied."""
         keys: list[SessionKey] = await self._on_thread(self._read)
-        return any(each.session_id == session_id for each in keys)
+        return any(key.session_id == session_id for key in keys)
 
     async def end(self, session_id: int) -> bool:
-        """Close the session, if it was this broker's. False: it was not, or ZooKeeper could not be asked."""
+        """Close the session, if it was this broker's. False: it was not, or ZooKeeper did not answer."""
         keys: list[SessionKey] = await self._on_thread(self._read)
-        key = next((each for each in keys if each.session_id == session_id), None)
+        key = next((key for key in keys if key.session_id == session_id), None)
         if key is None:
             return False
         session = ZooKeeperSession(replace(self._config, resumes=key), self._connection_type)
         try:
             await session.start()
         except ZkError as error:
-            # It has just expired, or ZooKeeper is away: the znode says how it ended.
-            _log.debug("session 0x%x could not be resumed: %s", session_id, error)
+            # It has just expired, or ZooKeeper is unavailable: the caller checks the znode again.
+            _log.debug("[zookeeper] session 0x%x could not be resumed: %s", session_id, error)
             return False
         finally:
             await session.stop()
@@ -82,7 +82,11 @@ class FormerSession:
             try:
                 self._disk.replace_file(f"{directory}/{FILE_NAME}", data, sync=False, mode=0o600)
             except OSError as error:
-                _log.warning("the next process will have to wait for this one's session: %s", error)
+                _log.warning(
+                    "[zookeeper] cannot store the session's key, the next process may wait until the session expires; check "
+                    "the log directory: %s",
+                    error,
+                )
 
     def _read(self) -> list[SessionKey]:
         found: list[SessionKey] = []
@@ -94,10 +98,15 @@ class FormerSession:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                _log.warning("the session of the previous process is not known: %s", error)
+                _log.warning(
+                    "[zookeeper] cannot read the previous process's session, waiting until it expires: %s", error
+                )
             except Malformed:
-                # The reason would show what the file holds.
-                _log.warning("the session of the previous process is not known: %s is damaged", path)
+                # The error text would show the file's secret content.
+                _log.warning(
+                    "[zookeeper] cannot read the previous process's session, waiting until it expires: %s is damaged",
+                    path,
+                )
         return found
 
 

@@ -1,8 +1,8 @@
 """JSON in ZooKeeper: reading it with errors that name the path, and writing it in the order that Kafka 3.9 writes it.
 
-Kafka encodes Scala and Java hash maps, so the order follows from hash functions, not from a schema. Readers do not
-care, people who compare two clusters do: a tree that we wrote is the same, byte for byte, as one that Kafka wrote.
-Only maps whose keys vary need this; fixed ones are spelled out in Kafka's order in `znodes`. Pure.
+Kafka encodes Scala and Java hash maps, so the order follows from hash functions, not from a schema. Readers do not care
+about it, but people who compare two clusters do: our znodes equal Kafka's byte for byte. Only maps with variable keys need
+this; fixed ones are written in Kafka's order in `znodes`. Pure.
 """
 
 import json
@@ -19,16 +19,16 @@ def dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-#: What comes out of a decoder that meets a value of another kind than it expects.
+#: Exceptions that a decoder raises for a value of an unexpected kind.
 WRONG_KIND: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 def load(path: str, data: bytes) -> dict[str, Any]:
-    """The JSON object that `path` holds. Anybody may have written it: whatever it is, only `Malformed` is raised."""
+    """Return the JSON object of `path`. Any client may have written it: invalid data raises `Malformed`, nothing else."""
     try:
         value = json.loads(data)
         if b"\\u" in data:
-            # Half a surrogate pair can be escaped in JSON, and never be sent again.
+            # JSON can escape half a surrogate pair, which no encoder can send again.
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Malformed(f"{path} does not hold JSON: {data[:200]!r}") from error
@@ -38,7 +38,7 @@ def load(path: str, data: bytes) -> dict[str, Any]:
 
 
 class reading:  # noqa: N801 - it reads as a statement
-    """`with reading(path, data) as value`: the JSON object. A field that is missing or of a wrong kind raises `Malformed`."""
+    """`with reading(path, data) as value`: the JSON object. A missing field, or one of a wrong kind, raises `Malformed`."""
 
     __slots__ = ("_data", "_path")
 
@@ -55,7 +55,7 @@ class reading:  # noqa: N801 - it reads as a statement
 
 
 def int32(value: Any) -> int:
-    """A number that fits where messages carry it."""
+    """Return a number that fits into 32 bits, as messages carry it."""
     number = int(value)
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} does not fit into 32 bits")
@@ -81,7 +81,7 @@ def _signed(value: int) -> int:
 
 
 def _table_size(count: int, smallest: int) -> int:
-    """Size of a table that doubles when it is three quarters full."""
+    """Return the size of a table that doubles when it is three quarters full."""
     size = smallest
     while count >= size * 3 // 4:
         size *= 2
@@ -89,14 +89,14 @@ def _table_size(count: int, smallest: int) -> int:
 
 
 def properties_order(keys: Iterable[str]) -> list[str]:
-    """Order of `java.util.Properties`: settings under /config."""
+    """Sort as `java.util.Properties` does: settings under /config."""
     names = list(keys)
     mask = _table_size(len(names), 16) - 1
     return sorted(names, key=lambda name: _spread(java_hash(name) & _MASK) & mask)
 
 
 def mutable_map_order(keys: Iterable[str]) -> list[str]:
-    """Order of `scala.collection.mutable.HashMap`: partitions of a topic. A bucket is kept sorted by signed hash."""
+    """Sort as `scala.collection.mutable.HashMap` does: partitions of a topic. A bucket is sorted by signed hash."""
     names = list(keys)
     mask = _table_size(len(names), 16) - 1
 

@@ -1,10 +1,10 @@
-"""The only module of a broker that speaks kazoo: one connection to an ensemble, driven by kazoo's own thread.
+"""The only broker module that uses kazoo: one connection to an ensemble, driven by kazoo's own thread.
 
-Owner: kazoo's connection thread, but for `start`, `submit` and `stop`, which the session calls. Events
-are callbacks on that thread, in their order; the session passes them to the loop.
+Owner: kazoo's connection thread, except `start`, `submit` and `stop`, which the session calls. Events
+are callbacks on that thread, in order; the session passes them to the loop.
 
-Requests go straight into kazoo's queue with a small object for the answer, as kazoo's own transactions do, instead of
-through its futures: those cost a condition variable and two more threads per answer and lose the order of answers and watches.
+Requests go straight into kazoo's queue with a small object for the answer, as kazoo's own transactions do. Kazoo's futures
+would cost a condition variable and two more threads per answer, and lose the order of answers and watches.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ _CODES: dict[type[BaseException], ZkCode] = {
     failures.NotEmptyError: ZkCode.NOT_EMPTY,
     failures.NoAuthError: ZkCode.NO_AUTH,
     failures.RolledBackError: ZkCode.ROLLED_BACK,
-    # ZooKeeper's word for "an operation before or after this one failed".
+    # ZooKeeper's code for "another operation of the transaction failed".
     failures.RuntimeInconsistency: ZkCode.ROLLED_BACK,
     failures.UnimplementedError: ZkCode.UNIMPLEMENTED,
     failures.NoChildrenForEphemeralsError: ZkCode.NO_CHILDREN_FOR_EPHEMERALS,
@@ -77,8 +77,8 @@ Fired = Callable[[str, Hashable], None]
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Wraps the socket with our TLS context: kazoo's own shows no certificate unless the key has a file of its own, reads
-    PEM files only, and takes neither versions nor a trust store's password.
+    """Wraps the socket with our TLS context. Kazoo's own sends a certificate only if the key has a file of its own, reads only
+    PEM files, and supports neither protocol versions nor a trust store's password.
     """
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
@@ -98,9 +98,9 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def select(self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None = None) -> Any:
-        """Answers that came together are in TLS's own buffer, where the system does not see them: without this the second
-        one is read when the next one comes, seconds later."""
-        buffered = [each for each in rlist if isinstance(each, ssl.SSLSocket) and each.pending()]
+        """Count TLS sockets with buffered data as readable. The system does not see data in TLS's buffer: if two answers came
+        together, the second would be read only when the next one comes, seconds later."""
+        buffered = [sock for sock in rlist if isinstance(sock, ssl.SSLSocket) and sock.pending()]
         if not buffered:
             return super().select(rlist, wlist, xlist, timeout)
         readable, writable, failed = super().select(rlist, wlist, xlist, 0)
@@ -108,12 +108,12 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Bell(socket.socket):
-    """Wakes kazoo's thread, a byte for each request. It never waits: kazoo's own pair has room for 278 bytes that nobody reads
-    while there is no connection, and then whoever asks, the event loop, stands still until ZooKeeper is back."""
+    """Wakes kazoo's thread with a byte per request, without blocking. Kazoo's own socket pair has room for 278 bytes, which
+    are not read while there is no connection: then the event loop would block until ZooKeeper is back."""
 
     def __init__(self, fileno: int) -> None:
         super().__init__(fileno=fileno)
-        #: Bytes that found no room.
+        #: Bytes that did not fit into the socket.
         self.waiting: deque[bytes] = deque()
 
     def send(self, data: Any, flags: int = 0) -> int:
@@ -125,14 +125,14 @@ class _Bell(socket.socket):
 
 
 class _Ear(socket.socket):
-    """Where kazoo's thread hears the bell."""
+    """The end of the pair that kazoo's thread reads."""
 
     def __init__(self, fileno: int, bell: _Bell) -> None:
         super().__init__(fileno=fileno)
         self._bell = bell
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """First what found no room: as long as there is any, others are in the socket, which stays readable."""
+        """Return overflowed bytes first: while there are any, the socket has bytes too, and stays readable."""
         try:
             return self._bell.waiting.popleft()
         except IndexError:
@@ -140,7 +140,7 @@ class _Ear(socket.socket):
 
 
 class _InlineHandler(TlsHandler):
-    """Runs watches on the connection thread itself: they only hop to the loop, and need no threads of their own."""
+    """Runs watches on the connection thread itself: they only post to the loop, and need no threads of their own."""
 
     def __init__(self, tls: ssl.SSLContext | None, on_ping_due: Callable[[], None] = lambda: None) -> None:
         super().__init__(tls)
@@ -162,25 +162,25 @@ class _InlineHandler(TlsHandler):
 
 
 class _Wire(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's connection, but for two things. It sends a ping only after the event loop has answered: a process whose loop
-    hangs does nothing for its clients, and must lose its session, and with it its offices. And it bounds what a server sends.
+    """Kazoo's connection with two changes. It sends a ping only after the event loop has allowed it: a process whose loop hangs
+    serves no client, and must lose its session, and with it its leaderships. And it limits the packets of a server.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: The loop has been asked for a ping and has not answered.
+        #: Whether the loop was asked for a ping and has not answered.
         self._has_asked = False
-        #: The loop has answered, and the ping has not been sent.
+        #: Whether the loop has allowed a ping that is not sent yet.
         self._may_ping = False
 
     def _send_ping(self, connect_timeout: float) -> None:
-        """kazoo's thread calls this whenever nothing was sent for a third of the session's time."""
+        """Ask the loop for a ping. Kazoo's thread calls this when nothing was sent for a third of the session timeout."""
         if not self._has_asked:
             self._has_asked = True
             self.handler.on_ping_due()
 
     def allow_ping(self) -> None:
-        """From the loop: wakes kazoo's thread as a request does, but without one in the queue."""
+        """Allow the ping, and wake kazoo's thread as a request does. The loop calls this."""
         self._may_ping = True
         bell = self._write_sock
         if bell is not None:
@@ -209,7 +209,7 @@ class _Client(KazooClient):  # type: ignore[misc]
 
 
 class _Pending:
-    """Takes the answer to one request from kazoo."""
+    """Receives the answer to one request from kazoo."""
 
     __slots__ = ("_convert", "_done")
 
@@ -231,14 +231,14 @@ class _Pending:
             self._finish(Result(_CODES.get(type(error), ZkCode.REFUSED)))
 
     def _finish(self, answer: Answer) -> None:
-        # kazoo reports a request twice when it races with the closing of the connection: the first one counts.
+        # Kazoo reports a request twice if it races with the close of the connection: the first answer counts.
         done, self._done = self._done, None
         if done is not None:
             done(answer)
 
 
 class _MultiRead:
-    """ZooKeeper's request 22, which kazoo does not have: several reads of data, each with its answer or error."""
+    """ZooKeeper's request 22, which kazoo lacks: several reads of data, each with its own answer or error."""
 
     __slots__ = ("_paths",)
 
@@ -274,7 +274,7 @@ class _MultiRead:
 
 
 class _Watcher:
-    """Equal for the same watch on the same path, so that kazoo keeps one of them."""
+    """Equal for the same watch on the same path, so that kazoo keeps only one of them."""
 
     __slots__ = ("_fired", "_key")
 
@@ -289,7 +289,7 @@ class _Watcher:
         return hash(self._key)
 
     def __call__(self, event: WatchedEvent) -> None:
-        # Also when a connection breaks, because its watches are lost: the owner of the watch has to read again.
+        # Kazoo also calls it when a connection breaks and its watches are lost: the owner of the watch must read again.
         self._fired(self._key[1], self._key[2])
 
 
@@ -305,7 +305,7 @@ class KazooConnection:
         on_ping_due: Callable[[], None] = lambda: None,
         make_client: Callable[..., Any] = _Client,
     ) -> None:
-        """kazoo's thread calls `on_ping_due` when it is time for a ping, which it sends after `allow_ping`."""
+        """Kazoo's thread calls `on_ping_due` when a ping is due, and sends it after `allow_ping`."""
         self._config = config
         self._on_connected = on_connected
         self._on_suspended = on_suspended
@@ -315,7 +315,7 @@ class KazooConnection:
         #: Set by the session once it exists.
         self.chroot = ""
         self._acls: dict[Any, list[ACL]] = {}
-        # kazoo logs every attempt and every state. The session logs what matters.
+        # Kazoo logs every attempt and every state. The session logs the relevant ones.
         quiet = logging.getLogger(f"{__name__}.kazoo")
         quiet.setLevel(logging.CRITICAL)
         self._client = make_client(
@@ -336,7 +336,7 @@ class KazooConnection:
         self._client.add_listener(self._state_changed)
 
     def start(self) -> None:
-        """Begins to connect, and returns."""
+        """Begin to connect, and return at once."""
         self._client.start_async()
 
     def stop(self) -> None:
@@ -363,12 +363,12 @@ class KazooConnection:
 
     @property
     def key(self) -> SessionKey | None:
-        """Of the current session; None while there is no connection."""
+        """Key of the current session; None while there is no connection."""
         found = self._client.client_id
         return None if found is None else SessionKey(*found)
 
     def watches(self, path: str) -> tuple[str, ...]:
-        """What of a znode is watched now: `data`, `children`. From any thread: kazoo's dictionaries are only looked into."""
+        """Return what is watched of a znode: `data`, `children`. Any thread: this only reads kazoo's dictionaries."""
         absolute = self._absolute(path)
         kinds = (("data", self._client._data_watchers), ("children", self._client._child_watchers))
         return tuple(kind for kind, watchers in kinds if watchers.get(absolute))
@@ -403,8 +403,8 @@ class KazooConnection:
         entries = default_acl(path, secure=self._config.secure_acls)
         known = self._acls.get(entries)
         if known is None:
-            # kazoo writes an empty text as null, which not every server takes; ZooKeeper ignores the id of `auth`.
-            known = [ACL(each.permissions, Id(each.scheme, each.id or "creator")) for each in entries]
+            # Kazoo writes an empty string as null, which some servers refuse; ZooKeeper ignores the id of `auth`.
+            known = [ACL(entry.permissions, Id(entry.scheme, entry.id or "creator")) for entry in entries]
             self._acls[entries] = known
         return known
 
@@ -448,8 +448,8 @@ class KazooConnection:
 
     def _committed(self, parts: Any) -> Result:
         results = tuple(self._part_result(part) for part in parts)
-        refused = [each.code for each in results if not each.ok]
-        # The one that broke the transaction says why; the others were only rolled back.
+        refused = [result.code for result in results if not result.ok]
+        # The operation that broke the transaction has the reason; the others were only rolled back.
         causes = [code for code in refused if code is not ZkCode.ROLLED_BACK]
         return Result((causes or refused or [ZkCode.OK])[0], results=results)
 

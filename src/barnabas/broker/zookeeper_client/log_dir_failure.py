@@ -1,4 +1,4 @@
-"""How a broker tells the controller that one of its log directories failed."""
+"""Reports a failed log directory to the controller."""
 
 import asyncio
 import logging
@@ -11,18 +11,18 @@ from barnabas.broker.zookeeper_client.znodes import encode_log_dir_event
 
 log = logging.getLogger(__name__)
 
-#: The pause before the next session reports a failure that an expired one could not.
+#: The pause before a report is repeated with the next session.
 REPORT_RETRY_S = 1.0
 
 
 async def report_log_dir_failure(session: ZooKeeperSession, broker_id: BrokerId) -> None:
-    """The controller sees the notification, asks which replicas are offline, and elects others."""
+    """Create the notification. The controller sees it, asks which replicas are offline, and elects other leaders."""
     while True:
         try:
-            # Also where somebody has deleted the place of such reports.
+            # `make_path`: a client may have deleted the parent znode.
             await session.create(paths.log_dir_event(), encode_log_dir_event(broker_id), sequence=True, make_path=True)
         except SessionExpired as error:
-            log.warning("a failed log directory is not reported yet: %s", error)
+            log.warning("[broker %d] the failed log directory is not reported yet, trying again: %s", broker_id, error)
             await asyncio.sleep(REPORT_RETRY_S)
         else:
             return

@@ -1,9 +1,9 @@
-"""The cluster as this broker knows it: live brokers, topics, leaders.
+"""The broker's copy of the cluster's metadata: live brokers, topics, leaders.
 
 Owner: the event loop. Written only by the controller's UpdateMetadata, read by any handler. Pure: no I/O, no clock.
 
-A topic carries a version that changes with it, and the set of live brokers has one of its own: together they say
-whether an answer that was encoded before is still right.
+A topic has a version that changes with it, and so has the set of live brokers: together they show whether an earlier encoded
+response is still valid.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from barnabas.wire.messages.update_metadata import (
     UpdateMetadataRequest,
 )
 
-#: One partition, as the controller described it. Not to be changed by readers.
+#: One partition, as the controller described it. Readers must not change it.
 PartitionMetadata = UpdateMetadataPartitionState
 
 Listener = Callable[["MetadataChange"], None]
@@ -45,19 +45,20 @@ class TopicImage:
     #: All zeros if the controller sent none.
     id: TopicId
     partitions: dict[int, PartitionMetadata]
-    #: Never the same for two states of a topic, nor for a topic and its successor of the same name.
+    #: Unique for each state of a topic, also across topics of the same name.
     version: int
-    #: Its partitions as answers to (listener, version) of Metadata hold them. Emptied when anything in them may have changed.
+    #: Partitions of the topic, encoded for (listener, version) of Metadata responses. Cleared when any of them may have
+    #: changed.
     encoded: dict[tuple[str, int], EncodedItems[MetadataResponsePartition]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataChange:
-    """What an update changed."""
+    """The changes of one update."""
 
     #: Partitions whose topic is being deleted.
     deleted: tuple[TopicPartition, ...] = ()
-    #: Topics with a partition that is new or has changed.
+    #: Topics with a new or changed partition.
     topics: frozenset[str] = field(default_factory=frozenset)
     brokers_changed: bool = False
     controller_changed: bool = False
@@ -101,7 +102,7 @@ class MetadataCache:
         return topic.partitions.get(partition.partition) if topic else None
 
     def partition_count(self, topic: str) -> int:
-        """0 for a topic that is not known."""
+        """Return the number of partitions; 0 for an unknown topic."""
         image = self._topics.get(topic)
         return len(image.partitions) if image else 0
 
@@ -114,17 +115,17 @@ class MetadataCache:
         return broker_id in self._brokers
 
     def rack_of(self, broker_id: BrokerId) -> str | None:
-        """None: the broker has no rack, or is not known to be alive."""
+        """Return a broker's rack; None: it has no rack, or is not known to be alive."""
         image = self._brokers.get(broker_id)
         return image.rack if image is not None else None
 
     def endpoint(self, broker_id: BrokerId, listener: str) -> Endpoint | None:
-        """Where a live broker listens under this name."""
+        """Return the address of a live broker's listener."""
         broker = self._brokers.get(broker_id)
         return broker.endpoints.get(listener) if broker else None
 
     def alive_endpoints(self, listener: str) -> list[tuple[BrokerImage, Endpoint]]:
-        """Live brokers that have this listener, by id."""
+        """Return the live brokers that have this listener, sorted by id."""
         return [
             (broker, endpoint)
             for _, broker in sorted(self._brokers.items())
@@ -132,7 +133,7 @@ class MetadataCache:
         ]
 
     def leader_error(self, leader: int, listener: str) -> ErrorCode:
-        """What keeps a client on `listener` from reaching a leader; NONE if nothing does."""
+        """Return the reason why a client on `listener` cannot reach a leader; NONE if it can."""
         broker = self._brokers.get(BrokerId(leader))
         if broker is None:
             return ErrorCode.LEADER_NOT_AVAILABLE
@@ -141,7 +142,7 @@ class MetadataCache:
         return ErrorCode.NONE
 
     def has_all_leaders(self, topic: str, partitions: Iterable[int]) -> bool:
-        """Whether each of these partitions has a live leader: a topic that was just made is ready to use."""
+        """Whether each of these partitions has a live leader, so that a new topic is ready to use."""
         image = self._topics.get(topic)
         if image is None:
             return False
@@ -154,12 +155,12 @@ class MetadataCache:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` after each update, on the loop; the answer ends the subscription."""
+        """Call `listener` after each update, on the loop; return a function that ends the subscription."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def update(self, request: UpdateMetadataRequest) -> MetadataChange:
-        """Takes over what the controller sent. The caller has checked controller and broker epoch."""
+        """Apply an update of the controller. The caller has checked the controller's and the broker's epoch."""
         controller_id = BrokerId(request.controller_id) if request.controller_id >= 0 else None
         controller_changed = controller_id != self._controller_id
         self._controller_id = controller_id
@@ -171,20 +172,20 @@ class MetadataCache:
             self._update_topic(name, topic_id, states, changed, deleted)
 
         change = MetadataChange(tuple(deleted), frozenset(changed), brokers_changed, controller_changed)
-        self._tell(change)
+        self._notify(change)
         return change
 
     def forget(self, topics: Iterable[str]) -> None:
-        """They were deleted, and no controller has told."""
+        """Remove deleted topics whose deletion no controller has reported."""
         deleted: list[TopicPartition] = []
         for name in topics:
             topic = self._topics.pop(name, None)
             if topic is not None:
                 self._names.pop(topic.id, None)
                 deleted += [TopicPartition(name, number) for number in topic.partitions]
-        self._tell(MetadataChange(deleted=tuple(deleted)))
+        self._notify(MetadataChange(deleted=tuple(deleted)))
 
-    def _tell(self, change: MetadataChange) -> None:
+    def _notify(self, change: MetadataChange) -> None:
         for listener in tuple(self._listeners):
             listener(change)
 
@@ -208,7 +209,7 @@ class MetadataCache:
         self._version += 1
         topic = self._topics.get(name)
         if topic is not None and topic.id != topic_id and ZERO_TOPIC_ID not in (topic.id, topic_id):
-            # Deleted and made again while nobody could tell. The former one may have had more partitions. Kafka keeps those.
+            # Deleted and created again between two updates. The former topic may have had more partitions, which Kafka keeps.
             deleted.update(dict.fromkeys(TopicPartition(name, number) for number in topic.partitions))
             topic.partitions.clear()
         for state in states:
@@ -240,7 +241,7 @@ class MetadataCache:
 def _topic_states(request: UpdateMetadataRequest) -> Iterator[tuple[str, TopicId, list[PartitionMetadata]]]:
     for topic in request.topic_states:
         yield topic.topic_name, TopicId(topic.topic_id), topic.partition_states
-    # Before version 5 partitions came one by one, each with its topic's name.
+    # Before version 5 partitions came one by one, each with the name of its topic.
     by_topic: dict[str, list[PartitionMetadata]] = {}
     for state in request.ungrouped_partition_states:
         by_topic.setdefault(state.topic_name, []).append(state)

@@ -1,4 +1,4 @@
-"""Waiting for the controller: what was asked of it is done once the metadata of this broker shows it. Nothing polls."""
+"""Waits until this broker's metadata shows that the controller has done a request. Does not poll."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,11 +12,11 @@ T = TypeVar("T")
 async def wait_until_shown(
     metadata: MetadataCache, wanted: Iterable[T], is_shown: Callable[[T], bool], *, timeout_s: float
 ) -> set[T]:
-    """Until the metadata has shown each of `wanted`, once; answers with those that it did not show in time."""
+    """Wait until the metadata has shown each of `wanted` once; return those that it did not show in time."""
     missing = set(wanted)
 
     def look() -> bool:
-        missing.difference_update([each for each in missing if is_shown(each)])
+        missing.difference_update([item for item in missing if is_shown(item)])
         return not missing
 
     if look() or timeout_s <= 0:
@@ -27,7 +27,7 @@ async def wait_until_shown(
         async with asyncio.timeout(timeout_s):
             await done.wait()
     except TimeoutError:
-        pass  # the caller knows what that means to the client
+        pass  # the caller decides which error the client gets
     finally:
         unsubscribe()
     return missing

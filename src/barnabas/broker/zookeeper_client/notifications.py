@@ -1,7 +1,7 @@
-"""Sequential znodes that say "something changed, look": /config/changes, /kafka-acl-changes, /delegation_token/token_changes.
+"""Sequential znodes that report changes: /config/changes, /kafka-acl-changes, /delegation_token/token_changes.
 
-Every broker reads each of them once. Whoever reads also removes those that are older than a quarter of an hour, as Kafka
-does. Owner: the event loop; `run` is one task.
+Every broker reads each of them once. A reader also deletes those that are older than a quarter of an hour, as in Kafka.
+Owner: the event loop; `run` is one task.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost, SessionEx
 log = logging.getLogger(__name__)
 
 EXPIRATION_MS = 15 * 60 * 1000
-#: Before the next attempt to read what somebody has deleted or locked.
-MEND_PAUSE_S = 5.0
+#: Pause before the next attempt to read a znode that a client has deleted or locked.
+REPAIR_PAUSE_S = 5.0
 
 
 class ChangeNotifications:
@@ -37,8 +37,8 @@ class ChangeNotifications:
         *,
         reload: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`reload` is called with each new session, before what is new: notifications live a quarter of an hour, so a broker
-        that was away for longer has missed some."""
+        """`reload` is called with each new session, before new notifications are read: notifications live a quarter of an hour,
+        so a broker that was away for longer has missed some."""
         self._session = session
         self._root = root
         self._prefix = prefix
@@ -46,7 +46,7 @@ class ChangeNotifications:
         self._clock = clock
         self._reload = reload
         self._is_reload_due = False
-        #: Children that are there and have been handled.
+        #: Existing children that have been handled.
         self._seen: set[str] = set()
         self._changed = asyncio.Event()
         self._unsubscribe = session.on_state(self._on_state)
@@ -55,22 +55,22 @@ class ChangeNotifications:
         if state is SessionState.RENEWED:
             self._is_reload_due = True
         if state in (SessionState.CONNECTED, SessionState.RENEWED):
-            self._changed.set()  # watches of the old session are gone, and so may be what they would have told
+            self._changed.set()  # the watches of the old session are gone, and may have missed a change
 
     async def start(self) -> None:
-        """What is there already is old news: the caller reads the whole state after this."""
+        """Skip the present notifications: the caller reads the whole state after this."""
         self._seen.update(await self._session.children(self._root, self._on_watch))
 
     def _on_watch(self, path: str) -> None:
         self._changed.set()
 
     def _number(self, name: str) -> int | None:
-        """None if it is not a notification: our prefix and a sequence number of ZooKeeper."""
+        """Return the sequence number; None if it is not a notification (our prefix and a number of ZooKeeper)."""
         digits = name.removeprefix(self._prefix)
         return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Handle notifications until cancelled."""
         try:
             while True:
                 await self._changed.wait()
@@ -81,21 +81,21 @@ class ChangeNotifications:
                         self._is_reload_due = False
                     await self._read_new()
                 except (ConnectionLost, SessionExpired) as error:
-                    log.info("cannot read notifications under %s, trying again: %s", self._root, error)
+                    log.info("[notifications %s] cannot be read, trying again: %s", self._root, error)
                 except ZkError as error:
-                    # Somebody has deleted it, or has locked it: no reason for every broker to end.
-                    log.error("cannot read notifications: %s", error)
-                    await self._try_to_mend()
+                    # A client has deleted or locked the znode: that must not end every broker.
+                    log.error("[notifications %s] cannot be read, check the znode and its ACL: %s", self._root, error)
+                    await self._try_to_repair()
         finally:
             self._unsubscribe()
 
-    async def _try_to_mend(self) -> None:
-        """As every broker does at its start. Nobody is told by a watch from here on unless that succeeds."""
+    async def _try_to_repair(self) -> None:
+        """Create the znode again, as every broker does at its start. Without it no watch reports changes."""
         try:
             await self._session.ensure_path(self._root)
         except ZkError as error:
-            log.error("%s cannot be made again: %s", self._root, error)
-            await asyncio.sleep(MEND_PAUSE_S)
+            log.error("[notifications %s] the znode cannot be created again, create it: %s", self._root, error)
+            await asyncio.sleep(REPAIR_PAUSE_S)
         self._changed.set()
 
     async def _read_new(self) -> None:
@@ -107,7 +107,7 @@ class ChangeNotifications:
             if number is not None:
                 numbers[name] = number
             elif name not in self._seen:
-                log.warning("ignoring %s/%s: not a notification", self._root, name)
+                log.warning("[notifications %s] ignoring %s, which is not a notification: delete it", self._root, name)
                 self._seen.add(name)
         names = sorted(numbers, key=numbers.__getitem__)
         fresh = [name for name in names if name not in self._seen]
@@ -124,17 +124,17 @@ class ChangeNotifications:
         except (ConnectionLost, SessionExpired):
             raise
         except Malformed as error:
-            log.error("ignoring %s/%s: %s", self._root, name, error)
+            log.error("[notifications %s] ignoring %s, change the resource again: %s", self._root, name, error)
         except Exception:
-            # Every broker reads it: whatever is wrong with it must not end them all.
-            log.exception("ignoring %s/%s, which holds %r", self._root, name, data[:200])
+            # Every broker reads it: a bad notification must not end them all.
+            log.exception("[notifications %s] ignoring %s, which holds %r", self._root, name, data[:200])
 
     async def _purge(self, names: list[str]) -> None:
         if not names:
             return
         oldest = f"{self._root}/{names[0]}"
         stat = await self._session.exists(oldest)
-        # Sequence numbers and creation times grow together: while the oldest is young, all are.
+        # Sequence numbers and creation times grow together: if the oldest is young, all are.
         if stat is None or self._clock.now_ms() - stat.mtime_ms <= EXPIRATION_MS:
             return
         results = (await self._session.batch([Get(f"{self._root}/{name}") for name in names])).results
@@ -147,7 +147,7 @@ class ChangeNotifications:
 
 
 class ReloadOnReturn:
-    """Calls `load` after every absence: notifications live a quarter of an hour, so some may be gone unread."""
+    """Calls `load` after every absence: notifications live a quarter of an hour, so some may have expired unread."""
 
     def __init__(self, session: ZooKeeperSession, load: Callable[[], Awaitable[None]], what: str) -> None:
         self._load = load
@@ -160,7 +160,7 @@ class ReloadOnReturn:
             self._due.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Load after every absence, until cancelled."""
         try:
             while True:
                 await self._due.wait()
@@ -168,8 +168,8 @@ class ReloadOnReturn:
                 try:
                     await self._load()
                 except (ConnectionLost, SessionExpired) as error:
-                    log.info("%s wait for ZooKeeper: %s", self._what, error)  # the next session comes with a state
+                    log.info("[notifications] %s wait for ZooKeeper: %s", self._what, error)  # then the state changes
                 except ZkError as error:
-                    log.error("%s are not read again: %s", self._what, error)
+                    log.error("[notifications] %s could not be read again, check their znodes: %s", self._what, error)
         finally:
             self._unsubscribe()

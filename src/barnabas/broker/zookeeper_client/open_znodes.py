@@ -18,7 +18,7 @@ from barnabas.broker.zookeeper_client.znodes_security import PERMISSION_READ, Zn
 
 _log = logging.getLogger(__name__)
 
-#: Everything of Kafka's, and ours, but `/consumers`, below which old consumers write themselves.
+#: All znodes of Kafka and Barnabas except `/consumers`, below which old consumers write themselves.
 SECURED: Final = (
     paths.ADMIN,
     paths.BROKERS,
@@ -39,22 +39,28 @@ SECURED: Final = (
     paths.BARNABAS,
 )
 ROOT: Final = "/"
-#: Children of one znode that are looked at: a cluster may have 100,000 topics, and one open znode is enough to say so.
+#: Largest number of children of one znode to check: a cluster may have 100,000 topics, and one open znode is enough.
 CHILDREN_MAX: Final = 100
 _NAMED_MAX: Final = 3
 
 
 def _of_every_cluster() -> tuple[str, ...]:
     """The root, and the znodes that brokers create when they start, with their parents."""
-    made = (*SECURED, *paths.PERSISTENT, *paths.ACL_PERSISTENT, paths.DELEGATION_TOKENS, paths.DELEGATION_TOKEN_CHANGES)
-    all_of_them = dict.fromkeys(each for path in made for each in (*paths.parents(path), path))
+    created = (
+        *SECURED,
+        *paths.PERSISTENT,
+        *paths.ACL_PERSISTENT,
+        paths.DELEGATION_TOKENS,
+        paths.DELEGATION_TOKEN_CHANGES,
+    )
+    all_of_them = dict.fromkeys(parent for path in created for parent in (*paths.parents(path), path))
     return (ROOT, *(path for path in all_of_them if path != paths.CONSUMERS))
 
 
 async def find_open(session: ZooKeeperSession, chroot: str = "") -> list[str]:
-    """The znodes of every cluster, and the first children of each, that clients without credentials can change. Znodes with
-    secrets count if such clients can read them, and come first. A znode whose ACL this session may not read is closed. Paths
-    are relative to `chroot`."""
+    """Return the znodes of every cluster, and the first children of each, that clients without credentials can change. Znodes
+    with secrets count if such clients can read them, and come first. A znode whose ACL this session may not read is closed.
+    Paths are relative to `chroot`."""
     fixed = _of_every_cluster()
     children: list[str] = []
     for path in fixed[1:]:
@@ -86,16 +92,16 @@ def _is_open(path: str, acl: Sequence[ZnodeAcl]) -> bool:
 
 
 def named(open_paths: Sequence[str]) -> str:
-    """`/config/users, /brokers/ids, /admin and 12 other znodes`."""
+    """Return a text like `/config/users, /brokers/ids, /admin and 12 other znodes`."""
     more = len(open_paths) - _NAMED_MAX
     text = ", ".join(open_paths[:_NAMED_MAX])
     return text + (f" and {more} other znode{'s' if more > 1 else ''}" if more > 0 else "")
 
 
 async def close_what_is_open(session: ZooKeeperSession, *, connect: str, has_chroot: bool) -> None:
-    """What a broker with `zookeeper.set.acl=true` does when it starts.
+    """Close open znodes when a broker with `zookeeper.set.acl=true` starts.
 
-    Before the first broker registers, no broker depends on the open ACLs: this one closes what it found, and all credentials.
+    Before the first broker registers, no broker depends on the open ACLs: this one closes the open znodes and all credentials.
     Topics stay, because each has a tree of its own, and there may be 100,000. The root of a whole ZooKeeper stays: other
     applications may use it. While other brokers are registered, it changes nothing, because brokers that do not have the
     credentials yet would stop working. A warning names the znodes that stay open.
@@ -112,15 +118,15 @@ async def close_what_is_open(session: ZooKeeperSession, *, connect: str, has_chr
         remaining = await find_open(session)
         if closed := [path for path in found if path not in remaining]:
             _log.warning(
-                "closed znodes that every client of ZooKeeper could change: %s. They were created without the brokers' "
-                "credentials. Check that nobody changed them: `barnabas configs --describe --entity-type users` and "
+                "[zookeeper] closed znodes that every client of ZooKeeper could change: %s. They were created without the "
+                "brokers' credentials. Check that they were not changed: `barnabas configs --describe --entity-type users` and "
                 "`barnabas acls --list`",
                 named(closed),
             )
         found = remaining
     if found:
         _log.warning(
-            "zookeeper.set.acl=true, but every client of ZooKeeper can change %s. As soon as all brokers have the "
+            "[zookeeper] zookeeper.set.acl=true, but every client of ZooKeeper can change %s. As soon as all brokers have the "
             "credentials, close them: %s",
             named(found),
             closing_command(connect),

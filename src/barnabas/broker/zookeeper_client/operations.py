@@ -1,7 +1,7 @@
 """Requests to ZooKeeper and its responses, as plain values.
 
-`session` carries them out over kazoo; the controller's machine returns them as effects and gets the answers back as
-an event, so that a model of the tree in memory can take ZooKeeper's place. Pure.
+`session` carries them out over kazoo; the controller's machine returns them as effects and gets the answers as an event, so
+that an in-memory model of the tree can replace ZooKeeper. Pure.
 """
 
 from collections.abc import Hashable
@@ -21,20 +21,20 @@ class ZkCode(Enum):
     BAD_VERSION = "bad version"
     NOT_EMPTY = "not empty"
     NO_AUTH = "not authorized"
-    #: The operation was part of a transaction that another operation broke.
+    #: The operation was part of a transaction that failed because of another operation.
     ROLLED_BACK = "rolled back"
     NO_CHILDREN_FOR_EPHEMERALS = "no children for ephemerals"
-    #: A server of an older release.
+    #: The server is of an older release.
     UNIMPLEMENTED = "unimplemented"
-    #: More bytes than ZooKeeper takes in one request.
+    #: The request has more bytes than ZooKeeper accepts.
     TOO_LARGE = "larger than ZooKeeper takes (jute.maxbuffer)"
-    #: The request was refused for a reason that callers do not tell apart.
+    #: The request was refused for a reason that callers do not distinguish.
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The parts of a znode's stat that are used."""
+    """The used fields of a znode's stat."""
 
     version: int
     #: The transaction that created it: a broker's epoch.
@@ -44,14 +44,14 @@ class Stat:
     mtime_ms: int = 0
     #: The transaction that changed it last; 0 if unknown.
     mzxid: int = 0
-    #: The transaction that last made or deleted a child of it: the same for all who see the same children.
+    #: The transaction that last created or deleted one of its children: equal for all clients that see the same children.
     pzxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Get:
     path: str
-    #: Told, once, when the data changes or the znode goes. Equal values on one path count once. The session calls it
+    #: Called once when the data changes or the znode is deleted. Equal values on one path count once. The session calls it
     #: with the path; in the controller's effects it is the event to feed back.
     watch: Hashable | None = None
 
@@ -59,14 +59,14 @@ class Get:
 @dataclass(frozen=True, slots=True)
 class Exists:
     path: str
-    #: Told, once, when the znode is made, changes or goes.
+    #: Called once when the znode is created, changed or deleted.
     watch: Hashable | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GetChildren:
     path: str
-    #: Told, once, when a child comes or goes.
+    #: Called once when a child is created or deleted.
     watch: Hashable | None = None
 
 
@@ -98,14 +98,14 @@ class GetAcl:
 
 @dataclass(frozen=True, slots=True)
 class SetAcl:
-    """Gives a znode the ACL with which this session would create it: closed with `zookeeper.set.acl`, else open."""
+    """Gives a znode the ACL that this session would create it with: closed with `zookeeper.set.acl`, else open."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Only inside a `Multi`: it succeeds if the znode has this version."""
+    """Succeeds if the znode has this version. Only inside a `Multi`."""
 
     path: str
     version: int
@@ -120,7 +120,7 @@ class Multi:
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """Several reads in one request, each with its own answer. The session makes them of many; servers before 3.6 have none."""
+    """Several reads in one request, each with its own answer. The session builds it; servers before 3.6 do not support it."""
 
     operations: tuple[Get, ...]
 
@@ -131,7 +131,7 @@ Operation = Get | Exists | GetChildren | GetAcl | SetAcl | Create | SetData | De
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer to one operation. What a field means depends on the operation; the others keep their defaults."""
+    """The answer to one operation. Which fields are set depends on the operation; the others keep their defaults."""
 
     code: ZkCode
     #: Create: the path, with its sequence number.
@@ -153,11 +153,11 @@ class Result:
 
 
 class Interrupted(Enum):
-    """Why an operation has no answer."""
+    """The reason why an operation has no answer."""
 
-    #: The connection broke with the request under way: it may or may not have happened.
+    #: The connection broke before the answer: the request may or may not have been carried out.
     CONNECTION_LOST = "connection lost"
-    #: This server refuses it, because the session goes on at another one.
+    #: This server refuses it, because the session continues at another server.
     SESSION_MOVED = "session moved"
     #: The session is over, or was closed.
     SESSION_GONE = "session gone"
@@ -165,6 +165,6 @@ class Interrupted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Writes go through only while /controller_epoch has this version: a controller that was replaced writes nothing."""
+    """Allows writes only while /controller_epoch has this version: a controller that was replaced writes nothing."""
 
     epoch_zk_version: int

@@ -1,6 +1,6 @@
-"""Every path in ZooKeeper that Kafka 3.9 knows, relative to the chroot, and who may read it.
+"""Every path in ZooKeeper that Kafka 3.9 knows, relative to the chroot, and its read permission.
 
-One home for these literals: no other module spells a path.
+No other module contains these literals.
 """
 
 from urllib.parse import quote, unquote_plus
@@ -25,7 +25,7 @@ DELEGATION_TOKENS = "/delegation_token/tokens"
 DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
 DELETE_TOPICS = "/admin/delete_topics"
 FEATURE = "/feature"
-#: Ours: links to other clusters, and the notifications of their changes.
+#: Barnabas only: links to other clusters, and the notifications of their changes.
 BARNABAS = "/barnabas"
 LINKS = "/barnabas/links"
 LINK_CHANGES = "/barnabas/link_changes"
@@ -50,7 +50,7 @@ LOG_DIR_EVENT_PREFIX = "log_dir_event_"
 ACL_CHANGE_PREFIX = "acl_changes_"
 TOKEN_CHANGE_PREFIX = "token_change_"
 
-#: Kinds of entity under /config, in Kafka's words. Kafka creates them in this order.
+#: Kinds of entity under /config, with Kafka's names. Kafka creates them in this order.
 TOPICS = "topics"
 CLIENTS = "clients"
 USERS = "users"
@@ -61,7 +61,7 @@ CONFIG_ENTITY_TYPES = (TOPICS, CLIENTS, USERS, BROKERS_ENTITY, IPS)
 #: The entity name for all clients, users, addresses or brokers without their own entry.
 DEFAULT_ENTITY = "<default>"
 
-#: Resource types of ACLs, as their znodes are called.
+#: Resource types of ACLs, as the names of their znodes.
 ACL_RESOURCE_TYPES = ("Topic", "Group", "Cluster", "TransactionalId", "DelegationToken", "User")
 
 
@@ -70,7 +70,7 @@ def broker_id(broker: int) -> str:
 
 
 def is_broker_id(name: str) -> bool:
-    """As a broker writes it. Other children of /brokers/ids are none of ours."""
+    """Whether a child of /brokers/ids is named as brokers name theirs. Other children are ignored."""
     return name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name and int(name) < 2**31
 
 
@@ -169,7 +169,7 @@ def link_change(sequence: str = "") -> str:
     return f"{LINK_CHANGES}/{LINK_CHANGE_PREFIX}{sequence}"
 
 
-#: Persistent paths that every broker makes sure of when it starts, in Kafka's order.
+#: Persistent paths that every broker creates at its start if they are missing, in Kafka's order.
 PERSISTENT = (
     CONSUMERS,
     BROKER_IDS,
@@ -183,7 +183,7 @@ PERSISTENT = (
     *(config_type(entity_type) for entity_type in CONFIG_ENTITY_TYPES),
 )
 
-#: Paths that an authorizer makes sure of when it starts.
+#: Paths that an authorizer creates at its start if they are missing.
 ACL_PERSISTENT = (
     *(acl_resource_type(name, prefixed=False) for name in ACL_RESOURCE_TYPES),
     *(acl_resource_type(name, prefixed=True) for name in ACL_RESOURCE_TYPES),
@@ -191,7 +191,7 @@ ACL_PERSISTENT = (
     ACL_EXTENDED_CHANGES,
 )
 
-#: Below these only their creator may read: they hold credentials.
+#: Paths that hold credentials: only their creator may read below them.
 SENSITIVE = (config_type(USERS), config_type(BROKERS_ENTITY), DELEGATION_TOKENS, LINKS)
 
 
@@ -200,14 +200,14 @@ def is_sensitive(path: str) -> bool:
 
 
 def parents(path: str) -> list[str]:
-    """The ancestors of `path`, the outermost first, without the root and without `path` itself."""
+    """Return the ancestors of `path`, the outermost first, without the root and without `path` itself."""
     names = path.strip("/").split("/")
     return ["/" + "/".join(names[:depth]) for depth in range(1, len(names))]
 
 
 def sanitize(name: str) -> str:
-    """A name that a znode can have, in Kafka's encoding (URL encoding, `*` and the space as well)."""
-    # Java's URLEncoder leaves `*` alone and encodes `~`, unlike Python's quote: both are spelled out.
+    """Return a valid znode name, in Kafka's encoding (URL encoding, `*` and the space as well)."""
+    # Java's URLEncoder keeps `*` and encodes `~`, unlike Python's quote: both are handled here.
     return quote(name, safe="-_.").replace("~", "%7E")
 
 
@@ -216,5 +216,5 @@ def desanitize(name: str) -> str:
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a znode can have this name, as it is."""
+    """Whether a znode can have this name unchanged."""
     return name != "" and "/" not in name and is_valid_path(f"/{name}")

@@ -22,16 +22,16 @@ _log = logging.getLogger(__name__)
 
 
 class DuplicateBrokerId(BarnabasError):
-    """Another broker has this id, and is alive."""
+    """Another live broker has this id."""
 
 
 async def create_top_level_paths(session: ZooKeeperSession) -> None:
-    """What every broker makes sure of before it registers."""
+    """Create the paths that every broker needs before it registers."""
     await session.ensure_paths(paths.PERSISTENT)
 
 
 async def create_or_get_cluster_id(session: ZooKeeperSession, propose: Callable[[], str]) -> str:
-    """The cluster's id: the first broker of a new cluster chooses it, all others find it."""
+    """Return the cluster's id: the first broker of a new cluster chooses it, all others read it."""
     while True:
         try:
             data, _ = await session.get(paths.CLUSTER_ID)
@@ -46,7 +46,7 @@ async def create_or_get_cluster_id(session: ZooKeeperSession, propose: Callable[
 
 
 async def generate_broker_id(session: ZooKeeperSession, *, reserved_broker_max_id: int) -> int:
-    """An id above those that people may choose by hand (`broker.id.generation.enable`). Never given twice."""
+    """Return an id above those that operators may choose (`broker.id.generation.enable`). Never returns one twice."""
     await session.ensure_path(paths.BROKER_SEQUENCE_ID)
     stat = await session.set(paths.BROKER_SEQUENCE_ID, b"")
     return stat.version + reserved_broker_max_id
@@ -67,11 +67,11 @@ class BrokerRegistrar:
         self._session = session
         self._registration = registration
         self._clock = clock
-        #: How long a znode that an earlier process of the same broker left may take to go: its session's time-out.
+        #: How long to wait for the znode of an earlier process of the same broker: its session's timeout.
         self._wait_for_former_self_ms = wait_for_former_self_ms
-        #: Closes that session, where its key is known.
+        #: Closes the session of the earlier process, if its key is known.
         self._former = former
-        #: The session that registered last: a znode of that one is ours, even if the server forgot to delete it.
+        #: The session that registered last: a znode of this session is ours, even if the server forgot to delete it.
         self._own_session_id = 0
         self._epoch = BrokerEpoch(-1)
 
@@ -82,7 +82,7 @@ class BrokerRegistrar:
 
     @property
     def is_of_this_session(self) -> bool:
-        """Whether the last registration was made by the session that there is now."""
+        """Whether the current session made the last registration."""
         return self._own_session_id == self._session.session_id
 
     @property
@@ -90,13 +90,13 @@ class BrokerRegistrar:
         return self._registration
 
     async def announce(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """The broker listens elsewhere: change its registration, and keep to that when it registers again."""
+        """Change the registered addresses, now and for later registrations."""
         self._registration = replace(self._registration, endpoints=endpoints)
         if self._epoch >= 0:
             await self._session.outlive(self._update)
 
     async def _update(self) -> None:
-        """Write the endpoints into the znode, if this session owns it. If not, `register` will write them."""
+        """Write the endpoints into the znode, if this session owns it. If not, `register` writes them."""
         path = paths.broker_id(self._registration.id)
         while True:
             try:
@@ -109,17 +109,17 @@ class BrokerRegistrar:
                 stamped = replace(self._registration, timestamp_ms=self._clock.now_ms())
                 await self._session.set(path, stamped.encode(), stat.version)
             except BadVersion:
-                continue  # the loop looks at what is there now
+                continue  # read the znode again
             except NoNode:
                 return
             except TooLarge as error:
-                _log.error("the new addresses are not registered: %s", error.message)
+                _log.error("[broker %d] the new addresses are not registered: %s", stamped.id, error.message)
                 return
-            _log.info("broker %d registered %s", stamped.id, ", ".join(map(str, stamped.endpoints)))
+            _log.info("[broker %d] registered %s", stamped.id, ", ".join(map(str, stamped.endpoints)))
             return
 
     async def register(self) -> BrokerEpoch:
-        """Makes the ephemeral znode. Raises `DuplicateBrokerId` if another broker has it."""
+        """Create the ephemeral znode. Raises `DuplicateBrokerId` if another broker has it."""
         endpoints = self._registration.endpoints
         epoch = await self._register()
         if self._registration.endpoints != endpoints:
@@ -130,12 +130,12 @@ class BrokerRegistrar:
         deadline_s = self._clock.monotonic_s() + self._wait_for_former_self_ms / 1000
         path = paths.broker_id(self._registration.id)
         if self._former is not None:
-            # Before the znode is there: a process that is killed as it registers leaves the key to what it left.
+            # Before the znode exists: if this process is killed while it registers, the next one has the key.
             await self._former.keep(await self._session.key())
         while True:
             stamped = replace(self._registration, timestamp_ms=self._clock.now_ms())
             try:
-                # Kafka makes it empty and fills it in the same transaction: only the second answers with the status.
+                # As in Kafka: create it empty and fill it in the same transaction, because only SetData returns the stat.
                 results = await self._session.transaction(
                     [Create(path, ephemeral=True), SetData(path, stamped.encode(), 0)]
                 )
@@ -154,10 +154,10 @@ class BrokerRegistrar:
         self._epoch = BrokerEpoch(czxid)
         if self._registration.incarnation is None:
             self._registration = replace(self._registration, incarnation=czxid)
-        _log.info("broker %d is registered with epoch %d", self._registration.id, czxid)
+        _log.info("[broker %d] registered with epoch %d", self._registration.id, czxid)
 
     async def _settle_with_owner(self, path: str, deadline_s: float) -> int | None:
-        """The epoch if the znode is ours already, None if it is worth trying again."""
+        """Return the epoch if the znode is ours already, None to try again."""
         gone = asyncio.Event()
         try:
             data, stat = await self._session.get(path, lambda _: gone.set())
@@ -167,23 +167,25 @@ class BrokerRegistrar:
             return stat.czxid
         if self._own_session_id and stat.ephemeral_owner == self._own_session_id:
             # ZOOKEEPER-2985: an expired session's ephemeral may be left behind.
-            _log.info("deleting %s of the expired session 0x%x", path, self._own_session_id)
+            _log.info(
+                "[broker %d] deleting %s of its expired session 0x%x", self._registration.id, path, self._own_session_id
+            )
             await self._delete_if_there(path, stat.version)
             return None
         owner = self._decode(data)
         if owner is not None and owner.endpoints == self._registration.endpoints:
             # This process has bound those addresses, so the process that registered them is dead, and its session will expire.
             if self._former is not None and await self._former.end(stat.ephemeral_owner):
-                _log.info("closed the ZooKeeper session of the previous process of broker %d", self._registration.id)
+                _log.info("[broker %d] closed the ZooKeeper session of its previous process", self._registration.id)
                 return None
             is_former_self = True
         else:
-            # It had other ports. If it lives, its session lives on; nobody ends it here.
+            # The other process had other ports. If it is alive, its session continues, and nothing here closes it.
             is_former_self = self._former is not None and await self._former.was(stat.ephemeral_owner)
         remaining_s = deadline_s - self._clock.monotonic_s()
         if is_former_self and remaining_s > 0:
             _log.info(
-                "waiting until the ZooKeeper session of the previous process of broker %d expires",
+                "[broker %d] waiting until the ZooKeeper session of its previous process expires",
                 self._registration.id,
             )
             try:

@@ -1,7 +1,7 @@
 """Closes a Kafka tree in ZooKeeper to strangers, or opens it again: what Kafka's `ZkSecurityMigrator` does.
 
-Brokers with `zookeeper.set.acl` protect what they create; `open_znodes` says what they do about the rest. This closes the root
-and every znode below it. Owner: the thread that calls.
+Brokers with `zookeeper.set.acl` protect the znodes that they create; `open_znodes` handles the others. This module closes the
+root and every znode below it. Owner: the calling thread.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Unreachable(BarnabasError):
 
 
 def connect(config: SessionConfig, *, timeout_s: float) -> KazooClient:
-    """A started client, with the certificate and the digest of the settings. :raises Unreachable:"""
+    """Return a started client, with the certificate and the digest of the settings. :raises Unreachable:"""
     client = KazooClient(
         config.hosts + config.chroot,
         timeout=config.session_timeout_ms / 1000,
@@ -38,11 +38,11 @@ def connect(config: SessionConfig, *, timeout_s: float) -> KazooClient:
 
 
 def migrate(client: KazooClient, *, secure: bool) -> int:
-    """Set the ACL of the root and of every znode of Kafka's; how many. Who comes and goes meanwhile is left out."""
+    """Set the ACL of the root and of every znode of Kafka's; return their number. Skips znodes that come or go meanwhile."""
     changed = 0
     for path in ("/", *(below for top in SECURED for below in _tree(client, top))):
         entries = default_acl(path, secure=secure)
-        acl = [ACL(each.permissions, Id(each.scheme, each.id or "creator")) for each in entries]
+        acl = [ACL(entry.permissions, Id(entry.scheme, entry.id or "creator")) for entry in entries]
         try:
             client.set_acls(path, acl)
         except NoNodeError:
@@ -52,7 +52,7 @@ def migrate(client: KazooClient, *, secure: bool) -> int:
 
 
 def _tree(client: KazooClient, path: str) -> Iterator[str]:
-    """`path` and all below it. The children first: whoever is not let in any more at the top would not see them."""
+    """Yield `path` and everything below it, children first: once the top is closed, this client may not see the children."""
     try:
         children = client.get_children(path)
     except NoNodeError:

@@ -1,14 +1,14 @@
 """A session with ZooKeeper, for the event loop.
 
-Owner: the event loop; kazoo's thread reaches it only through `_post`, in order. Callers see `operations`, `ZkError` and
+Owner: the event loop; kazoo's thread reaches it only through `_post`, in order. Callers see `operations` and `ZkError`, and
 nothing of kazoo.
 
-What is promised: operations are sent in the order in which they were asked for; one that a lost connection caught is
-repeated, in its place, on the next connection, for as long as the session lives (so a create that succeeded unseen
-answers NODE_EXISTS, and a conditional write BAD_VERSION: callers look again). A session that expired fails what is
-under way with `SessionExpired`, then a new one is made, and `SessionState.RENEWED` says so.
+Promise: operations are sent in the order of the calls. One that a lost connection interrupted is repeated, in its place, on
+the next connection, as long as the session lives (so a create that succeeded unseen answers NODE_EXISTS, and a conditional
+write BAD_VERSION: callers read again). When a session expires, its pending operations fail with `SessionExpired`; then a new
+session begins, and `SessionState.RENEWED` reports it.
 
-A loop that hangs loses the session: kazoo's thread sends a ping only when the loop has answered that it may.
+A loop that hangs loses the session: kazoo's thread sends a ping only after the loop has allowed it.
 """
 
 import asyncio
@@ -54,29 +54,29 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Guarded writes that travel as one transaction, by number and by size; reads that travel as one request, by number.
-#: ZooKeeper takes 1 MB.
+#: Limits for guarded writes in one transaction, by number and by size, and for reads in one request, by number.
+#: ZooKeeper accepts 1 MB.
 _PACKED_MAX = 100
 _PACKED_BYTES_MAX = 256 * 1024
-#: A first connection that takes longer is logged.
+#: A first connection that takes longer than this is logged.
 _QUIET_S = 1.0
-#: The share of the session's time-out after which a loop that did not turn is logged.
+#: If the loop does not turn for this share of the session timeout, that is logged.
 _LATE_SHARE = 0.3
 
 
 class SessionState(Enum):
     CONNECTED = "connected"
-    #: The connection is gone; the session may live on.
+    #: The connection is lost; the session may still be alive.
     SUSPENDED = "suspended"
     #: The session is over.
     EXPIRED = "expired"
-    #: A new session took the place of an expired one.
+    #: A new session has replaced an expired one.
     RENEWED = "renewed"
 
 
 class ZooKeeperSession:
     def __init__(self, config: SessionConfig, connection_type: "Callable[..., KazooConnection] | None" = None) -> None:
-        """`connection_type` makes the connection; kazoo's where none is given."""
+        """`connection_type` creates the connection; by default, kazoo's."""
         self._config = config
         self._connection_type = connection_type
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,22 +89,22 @@ class ZooKeeperSession:
         self._are_credentials_refused = False
         self._first: asyncio.Future[None] | None = None
         self._listeners: list[Callable[[SessionState], None]] = []
-        # From kazoo's thread to the loop.
+        # Calls from kazoo's thread to the loop.
         self._inbox: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._inbox_lock = threading.Lock()
         self._drain_is_due = False
-        # Not sent yet, in order.
+        # Requests that are not sent yet, in order.
         self._waiting: list[PendingRequest] = []
         self._in_flight: dict[PendingRequest, None] = {}
         self._sequence = 0
-        #: Until a server says that it cannot: those of ZooKeeper before 3.6.
+        #: Whether servers accept several reads in one request: false after a server of ZooKeeper before 3.6 has refused it.
         self._packs_reads = True
-        #: When the connection was lost, by the loop's clock; None while there is one.
+        #: When the connection was lost, by the loop's clock; None while connected.
         self.away_since_s: float | None = None
         self._sizes = RequestSizes()
         self.disconnects = Counter()
         self.expirations = Counter()
-        #: From the sending of a request to its answer.
+        #: Milliseconds from sending a request to its answer.
         self.latency = Histogram()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -119,27 +119,27 @@ class ZooKeeperSession:
 
     @property
     def session_id(self) -> int:
-        """The id of the current session, as znodes name their owner; 0 before the first."""
+        """The id of the current session, as znodes name their owner; 0 before the first session."""
         return self._session_id
 
     def watches(self, path: str) -> tuple[str, ...]:
-        """What of a znode this session watches: `data`, `children`."""
+        """Return what this session watches of a znode: `data`, `children`."""
         return () if self._connection is None else self._connection.watches(path)
 
     async def key(self) -> SessionKey:
-        """What it takes to close the current session from elsewhere. A secret. kazoo tells it while it is connected: this
-        waits for that. Raises `SessionExpired`."""
+        """Return the key with which another client could close the current session. It is a secret. Kazoo has it only while
+        connected: this waits for that. Raises `SessionExpired`."""
         assert self._connection is not None
         while (found := self._connection.key) is None:
             await self.exists("/")
         return found
 
     async def start(self) -> None:
-        """Connects, and makes the chroot. Raises `ConnectionLost` if that takes longer than it may."""
+        """Connect, and create the chroot. Raises `ConnectionLost` after `zookeeper.connection.timeout.ms`."""
         self._loop = asyncio.get_running_loop()
         self._first = self._loop.create_future()
         if self._connection_type is None:
-            # kazoo takes a while to import, so it is imported on a thread, when it is first needed.
+            # Kazoo takes long to import, so a thread imports it when it is first needed.
             loaded: type[KazooConnection] = await asyncio.to_thread(_load_connection_type)
             self._connection_type = loaded
         self._connection = self._connection_type(
@@ -151,7 +151,7 @@ class ZooKeeperSession:
             on_ping_due=lambda: self._post(self._on_ping_due, time.monotonic()),
         )
         self._connection.start()
-        telling = self._loop.call_later(_QUIET_S, self._tell_of_waiting)
+        telling = self._loop.call_later(_QUIET_S, self._log_waiting)
         try:
             async with asyncio.timeout(self._config.connection_timeout_ms / 1000):
                 await self._first
@@ -171,7 +171,7 @@ class ZooKeeperSession:
     async def _settle_in(self) -> None:
         assert self._connection is not None
         try:
-            # Credentials are looked at after the connection is there: an answer says that they were taken.
+            # ZooKeeper checks credentials after the connection: an answer shows that they were accepted.
             await self.exists("/")
             if self._config.chroot:
                 await self.ensure_path(self._config.chroot)
@@ -181,9 +181,9 @@ class ZooKeeperSession:
                 raise NotAuthorized(f"ZooKeeper at {self._config.hosts} refuses the credentials") from error
             raise
 
-    def _tell_of_waiting(self) -> None:
+    def _log_waiting(self) -> None:
         _log.warning(
-            "waiting for ZooKeeper at %s, for up to zookeeper.connection.timeout.ms=%d",
+            "[zookeeper] waiting for %s, for up to zookeeper.connection.timeout.ms=%d; check that it runs",
             self._config.hosts,
             self._config.connection_timeout_ms,
         )
@@ -209,14 +209,14 @@ class ZooKeeperSession:
         self._fail_all(SessionExpired("the session was closed"))
 
     def on_state(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
-        """Calls `listener` on the loop with each change of state; the answer ends the subscription."""
+        """Call `listener` on the loop with each change of state; return a function that ends the subscription."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     # --- single operations --------------------------------------------------------------------------------------------
 
     async def get(self, path: str, watch: Callable[[str], None] | None = None) -> tuple[bytes | None, Stat]:
-        """Data and status. `watch(path)` is called, once, when they may have changed: look again then."""
+        """Return data and stat. `watch(path)` is called once when they may have changed: read again then."""
         result = await self._one(Get(path, watch))
         assert result.stat is not None
         return result.data, result.stat
@@ -237,11 +237,11 @@ class ZooKeeperSession:
         sequence: bool = False,
         make_path: bool = False,
     ) -> str:
-        """The path that was made, which has a number at its end if `sequence` was asked for."""
+        """Create a znode and return its path, which ends with a number if `sequence`."""
         operation = Create(path, data, ephemeral, sequence)
         if not make_path:
             return (await self._one(operation)).path
-        ancestors: list[Operation] = [Create(each) for each in paths.parents(path)]
+        ancestors: list[Operation] = [Create(parent) for parent in paths.parents(path)]
         answer = await self.batch([*ancestors, operation])
         return checked(operation, answer.results[-1]).path
 
@@ -249,8 +249,8 @@ class ZooKeeperSession:
         await self.ensure_paths([path])
 
     async def ensure_paths(self, wanted: Sequence[str]) -> None:
-        """Makes persistent znodes, with their parents, where there are none."""
-        everything = dict.fromkeys(each for path in wanted for each in (*paths.parents(path), path))
+        """Create persistent znodes, with their parents, if they are missing."""
+        everything = dict.fromkeys(parent for path in wanted for parent in (*paths.parents(path), path))
         for path, result in zip(
             everything, (await self.batch([Create(each) for each in everything])).results, strict=True
         ):
@@ -266,12 +266,12 @@ class ZooKeeperSession:
         await self._one(Delete(path, version))
 
     async def transaction(self, operations: Sequence[Create | SetData | Delete | Check]) -> tuple[Result, ...]:
-        """All or nothing; raises what the first operation that failed raises alone."""
+        """Carry out all operations or none; raises the error of the first operation that failed."""
         return (await self._one(Multi(tuple(operations)))).results
 
     async def catch_up(self, path: str) -> None:
-        """What is read after this is no older than what others have read and told before. A server of an ensemble may be behind
-        them; a transaction goes through all servers. `path`: of a znode that is there."""
+        """Make later reads at least as recent as what other clients have read before this call. A server of an ensemble may be
+        behind; a transaction goes through all servers. `path`: of an existing znode."""
         await self.transaction([Check(path, ANY_VERSION)])
 
     async def _one(self, operation: Operation) -> Result:
@@ -279,7 +279,7 @@ class ZooKeeperSession:
         return checked(operation, answer.results[0])
 
     async def outlive(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it again with the next session, as often as one expires meanwhile. For what may be done twice."""
+        """Run `work`, again with the next session each time a session expires. For work that may be done twice."""
         renewed = asyncio.Event()
         unsubscribe = self.on_state(lambda state: renewed.set() if state is SessionState.RENEWED else None)
         try:
@@ -288,7 +288,7 @@ class ZooKeeperSession:
                 try:
                     return await work()
                 except SessionExpired as error:
-                    _log.info("waiting for another session with ZooKeeper: %s", error)
+                    _log.info("[zookeeper] waiting for a new session: %s", error)
                     await renewed.wait()
         finally:
             unsubscribe()
@@ -296,9 +296,9 @@ class ZooKeeperSession:
     # --- batches ------------------------------------------------------------------------------------------------------
 
     async def batch(self, operations: Sequence[Operation], guard: Guard | None = None) -> BatchAnswer:
-        """Sends all of them, pipelined, and answers when the last is answered. An operation that ZooKeeper refuses is an
-        answer, not an exception. With a guard, all must be writes: they travel with a check of /controller_epoch, many to
-        a transaction; one that is refused as part of such a transaction is repeated alone, so each has its own answer.
+        """Send all operations, pipelined, and return when the last is answered. An operation that ZooKeeper refuses has an
+        error result, and raises nothing. With a guard, all must be writes: they are sent with a check of /controller_epoch,
+        many per transaction; if one fails such a transaction, each is repeated alone, so that each has its own answer.
         """
         return await self.begin_batch(operations, guard)
 
@@ -330,8 +330,8 @@ class ZooKeeperSession:
         heapq.heappush(self._waiting, work)
 
     def _push_all(self, batch: PendingBatch) -> None:
-        """Each alone, but for plain reads: a new controller reads the state of thousands of partitions, and a request costs
-        much more than what it asks for."""
+        """Queue each operation alone, but combine plain reads: a new controller reads the state of thousands of partitions, and
+        a request costs much more than one read in it."""
         reads: list[int] = []
         for index, operation in enumerate(batch.operations):
             if batch.results[index] is not None:
@@ -381,7 +381,7 @@ class ZooKeeperSession:
         self._push(PendingRequest(order, Multi((check, *pack.values())), batch, tuple(pack), is_guarded=True))
 
     def _pump(self) -> None:
-        """Sends what may be sent."""
+        """Send waiting requests, up to the limit."""
         if not self._connected or self._connection is None:
             return
         while self._waiting and len(self._in_flight) < self._config.in_flight_max:
@@ -404,11 +404,11 @@ class ZooKeeperSession:
             self.latency.observe_ms((self._now_s() - work.sent_s) * 1000)
             self._settle(work, answer)
         elif answer is Interrupted.SESSION_GONE:
-            work.batch.fail(SessionExpired("the session expired with the request under way"))
+            work.batch.fail(SessionExpired("the session expired before the request was answered"))
         else:
             if answer is Interrupted.CONNECTION_LOST:
-                # kazoo says so when it has failed all requests. One that is sent before that would come back at once, and
-                # again, and again.
+                # Kazoo reports it before it has failed all requests. A request that is sent now would come back at once, again
+                # and again.
                 self._connected = False
                 work.losses += 1
             self._ask_again(work)
@@ -416,11 +416,11 @@ class ZooKeeperSession:
 
     def _ask_again(self, work: PendingRequest) -> None:
         if isinstance(work.operation, MultiRead):
-            # An old server may close the connection because of it: not again.
+            # An old server may close the connection because of it: send single reads instead.
             self._push_apart(work)
         elif self._sizes.is_hopeless(work.operation, work.losses, self._now_s()):
             _log.error(
-                "a request of %d bytes lost its connection %d times: it is larger than ZooKeeper takes (jute.maxbuffer)",
+                "[zookeeper] a request of %d bytes lost its connection %d times: it is too large, raise jute.maxbuffer",
                 *(size_of(work.operation), work.losses),
             )
             self._settle(work, Result(ZkCode.TOO_LARGE))
@@ -444,13 +444,13 @@ class ZooKeeperSession:
             return
         if len(work.indexes) == 1:
             if batch.is_open_before(work.indexes[0]):
-                # What it builds on may be among those that are tried again.
+                # An operation before it may be among those that are sent again.
                 self._push(work)
                 return
             part = result.results[1] if result.results else result
             batch.settle(work.indexes[0], part)
             return
-        # One of them was refused, and took the others with it: each again, alone, in order.
+        # One operation failed the transaction for all: send each again, alone, in order.
         check = work.operation.operations[0]
         for index, operation in zip(work.indexes, work.operation.operations[1:], strict=True):
             self._push(
@@ -470,10 +470,10 @@ class ZooKeeperSession:
         for index in work.indexes:
             self._push_alone(work.batch, index, work.order[0])
 
-    # --- what kazoo's thread reports ----------------------------------------------------------------------------------
+    # --- calls from kazoo's thread ------------------------------------------------------------------------------------
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
-        """From any thread: call this on the loop, after what was posted before."""
+        """Call this on the loop, after earlier posted calls. Any thread."""
         self._inbox.append((callback, arguments))
         with self._inbox_lock:
             if self._drain_is_due:
@@ -498,17 +498,17 @@ class ZooKeeperSession:
         renewed, self._expired = self._expired, False
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
-        _log.info("session 0x%x with ZooKeeper at %s", session_id, self._config.hosts)
+        _log.info("[zookeeper] session 0x%x at %s", session_id, self._config.hosts)
         self._pump()
-        self._tell(SessionState.RENEWED if renewed else SessionState.CONNECTED)
+        self._notify(SessionState.RENEWED if renewed else SessionState.CONNECTED)
 
     def _on_suspended(self) -> None:
         if self._stopped:
             return
         self._lose_connection()
         self.disconnects.add()
-        _log.warning("the connection to ZooKeeper is lost; trying again")
-        self._tell(SessionState.SUSPENDED)
+        _log.warning("[zookeeper] the connection to %s is lost, trying again; check that it runs", self._config.hosts)
+        self._notify(SessionState.SUSPENDED)
 
     def _lose_connection(self) -> None:
         self._connected = False
@@ -522,27 +522,27 @@ class ZooKeeperSession:
         self._lose_connection()
         self.expirations.add()
         self._expired = True
-        _log.warning("session 0x%x with ZooKeeper has expired", self._session_id)
+        _log.warning("[zookeeper] session 0x%x has expired, starting a new one", self._session_id)
         self._fail_all(SessionExpired(f"session 0x{self._session_id:x} has expired"))
-        self._tell(SessionState.EXPIRED)
+        self._notify(SessionState.EXPIRED)
 
     def _on_watch(self, path: str, watch: Hashable) -> None:
         if not self._stopped and callable(watch):
             watch(path)
 
     def _on_ping_due(self, asked_s: float) -> None:
-        """A broker whose loop hangs serves nobody: without this answer no ping is sent, the session expires, and other brokers
-        take over. Events that came before are handled before, so that an expired session is known first."""
+        """Allow a ping. A broker whose loop hangs serves no client: without this call no ping is sent, the session expires, and
+        other brokers take over. Earlier events are handled first, so that an expired session is known."""
         late_s = time.monotonic() - asked_s
         if late_s * 1000 > self._config.session_timeout_ms * _LATE_SHARE:
             _log.warning(
-                "the event loop did not turn for %.1f s; a hang as long as zookeeper.session.timeout.ms=%d ends the session",
+                "[event loop] it did not turn for %.1f s; a hang as long as zookeeper.session.timeout.ms=%d ends the session",
                 *(late_s, self._config.session_timeout_ms),
             )
         if not self._stopped and self._connection is not None:
             self._connection.allow_ping()
 
-    def _tell(self, state: SessionState) -> None:
+    def _notify(self, state: SessionState) -> None:
         for listener in tuple(self._listeners):
             listener(state)
 

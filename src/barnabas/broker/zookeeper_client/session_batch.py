@@ -1,4 +1,4 @@
-"""A batch of operations on its way to ZooKeeper."""
+"""A batch of operations that is being sent to ZooKeeper."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from barnabas.broker.zookeeper_client.operations import (
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
     results: tuple[Result, ...]
-    #: The guard did not hold: another broker is controller. Results then do not matter.
+    #: The guard failed: another broker is controller. The results are then meaningless.
     moved: bool = False
 
 
@@ -36,9 +36,9 @@ class PendingRequest:
         self.order = order
         self.operation = operation
         self.batch = batch
-        #: Which of the batch's operations it carries.
+        #: Indexes of the batch's operations that it carries.
         self.indexes = indexes
-        #: A transaction that begins with the check of the batch's guard.
+        #: Whether it is a transaction that begins with the check of the batch's guard.
         self.is_guarded = is_guarded
         self.sent_s = 0.0
         #: How often its connection was lost.
@@ -49,7 +49,7 @@ class PendingRequest:
 
 
 class PendingBatch:
-    """Operations whose answers are awaited together."""
+    """Operations whose answers the caller awaits together."""
 
     __slots__ = ("done", "guard", "missing", "operations", "results")
 
@@ -70,7 +70,7 @@ class PendingBatch:
         self.results[index] = result
         self.missing -= 1
         if self.missing == 0 and not self.done.done():
-            self.done.set_result(BatchAnswer(tuple(each for each in self.results if each is not None)))
+            self.done.set_result(BatchAnswer(tuple(result for result in self.results if result is not None)))
 
     def fail(self, error: Exception) -> None:
         if not self.done.done():

@@ -1,4 +1,4 @@
-"""What there is of a topic, by ZooKeeper's word: what a broker has heard from the controller may be behind."""
+"""Looks topics up in ZooKeeper: the controller's updates to this broker may be behind."""
 
 from barnabas.base.ids import TopicId, TopicPartition
 from barnabas.broker.zookeeper_client import paths
@@ -8,9 +8,9 @@ from barnabas.broker.zookeeper_client.znodes import TopicAssignment
 
 
 async def _assignment(session: ZooKeeperSession, topic: str) -> TopicAssignment | None:
-    """None: there is no such topic. What others have told of it counts, too: the server of ours may be behind theirs.
+    """Return the topic's assignment; None: there is no such topic. At least as recent as what other brokers have announced.
 
-    Raises a `BarnabasError` where that cannot be told: ZooKeeper is away, or the znode cannot be read.
+    Raises a `BarnabasError` if ZooKeeper is unavailable, or the znode cannot be read.
     """
     try:
         await session.catch_up(paths.BROKER_TOPICS)
@@ -21,18 +21,18 @@ async def _assignment(session: ZooKeeperSession, topic: str) -> TopicAssignment 
 
 
 async def partition_exists(session: ZooKeeperSession, partition: TopicPartition) -> bool:
-    """Raises as `_assignment`."""
+    """Whether the partition exists. Raises as `_assignment`."""
     found = await _assignment(session, partition.topic)
     return found is not None and partition.partition in found.partitions
 
 
 async def count_partitions(session: ZooKeeperSession, topic: str) -> int:
-    """Of the topic as it is in ZooKeeper now; 0: there is none. Raises as `_assignment`."""
+    """Return the number of partitions in ZooKeeper now; 0: there is no such topic. Raises as `_assignment`."""
     found = await _assignment(session, topic)
     return 0 if found is None else len(found.partitions)
 
 
 async def topic_exists(session: ZooKeeperSession, topic: str, topic_id: TopicId) -> bool:
-    """This one, not another of the same name. Raises as `_assignment`."""
+    """Whether the topic with this id exists, not another of the same name. Raises as `_assignment`."""
     found = await _assignment(session, topic)
     return found is not None and found.topic_id in (topic_id, None)

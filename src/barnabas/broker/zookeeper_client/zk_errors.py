@@ -1,4 +1,4 @@
-"""What ZooKeeper refuses, as exceptions."""
+"""Errors of ZooKeeper, as exceptions."""
 
 from barnabas.base.errors import BarnabasError, ErrorCode, Refused
 from barnabas.broker.zookeeper_client import paths
@@ -41,27 +41,27 @@ class SessionExpired(ZkError):
 
 
 class ConnectionLost(ZkError):
-    """No connection within `zookeeper.connection.timeout.ms`, or none any more."""
+    """No connection within `zookeeper.connection.timeout.ms`, or the connection was lost."""
 
 
 class TooLarge(Refused):
-    """A request has more bytes than ZooKeeper takes. The client that chose the size gets this as its answer."""
+    """A request has more bytes than ZooKeeper accepts. The client that chose the size gets this error."""
 
     def __init__(self, path: str, size_bytes: int) -> None:
         is_of_settings = path.startswith((paths.config_type(paths.TOPICS), paths.config_type(paths.BROKERS_ENTITY)))
         super().__init__(
             ErrorCode.INVALID_CONFIG if is_of_settings else ErrorCode.INVALID_REQUEST,
-            f"{path} would have {size_bytes:,} bytes: ZooKeeper takes about 1,000,000 in one request (jute.maxbuffer)",
+            f"{path} would have {size_bytes:,} bytes: ZooKeeper accepts about 1,000,000 in one request (jute.maxbuffer)",
         )
 
 
 ERRORS: dict[ZkCode, type[ZkError]] = {
-    each.code: each for each in (NoNode, NodeExists, BadVersion, NotEmpty, NotAuthorized)
+    error.code: error for error in (NoNode, NodeExists, BadVersion, NotEmpty, NotAuthorized)
 }
 
 
 def checked(operation: Operation, result: Result) -> Result:
-    """The result, or the exception that it stands for."""
+    """Return the result, or raise its exception."""
     if result.ok:
         return result
     if result.code is ZkCode.TOO_LARGE:
@@ -71,8 +71,8 @@ def checked(operation: Operation, result: Result) -> Result:
 
 
 def _largest(operation: Operation) -> tuple[str, int]:
-    """The path with the most data, and the bytes of that data."""
+    """Return the path with the most data, and the size of that data."""
     parts = operation.operations if isinstance(operation, Multi) else (operation,)
-    sizes = {each.path: len(getattr(each, "data", None) or b"") for each in parts}
+    sizes = {part.path: len(getattr(part, "data", None) or b"") for part in parts}
     path = max(sizes, key=sizes.__getitem__)
     return path, sizes[path]

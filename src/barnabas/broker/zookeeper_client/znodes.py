@@ -1,7 +1,7 @@
 """The data of the znodes: one frozen value per kind, with its JSON as Kafka 3.9 writes it (versions, keys, key order).
 
-Pure. Decoders take what any supported version of Kafka wrote; encoders write what 3.9 writes. Data that is not what
-its path promises raises `Malformed`, which names the path.
+Pure. Decoders accept the data of every supported version of Kafka; encoders write what 3.9 writes. Invalid data raises
+`Malformed`, which names the path.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ PRODUCER_ID_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a broker can be reached on one of its listeners."""
+    """The address of one of a broker's listeners."""
 
     listener: str
     security_protocol: str
@@ -56,32 +56,32 @@ class Endpoint:
         host, colon, port = address.rpartition(":")
         if not separator or not colon or not port.lstrip("-").isdigit():
             raise ValueError(f"{written!r} is not an endpoint (LISTENER://host:port)")
-        # A listener that the map does not know is named for its protocol, as in registrations before version 4.
+        # A listener that the map lacks is named after its protocol, as in registrations before version 4.
         protocol = protocols.get(listener, listener)
         return Endpoint(listener, protocol, host.removeprefix("[").removesuffix("]"), int32(port))
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker as it announces itself."""
+    """A broker's registration."""
 
     id: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
-    #: What only some brokers can do: name -> (lowest, highest version).
+    #: Features that only some brokers have: name -> (lowest, highest version).
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     jmx_port: int = -1
     timestamp_ms: int = 0
     version: int = 5
-    #: The epoch of this process's first registration, told when it registers again after its session was lost: it has
-    #: lost nothing of its logs meanwhile. None in a first registration, and Kafka's, which ignores the field.
+    #: The epoch of this process's first registration, written when it registers again after its session was lost: its logs
+    #: have lost nothing meanwhile. None in a first registration, and in Kafka's, which ignores the field.
     incarnation: int | None = None
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
     def encode(self) -> bytes:
-        # Old clients know one plaintext address only; a broker that has none registers an empty one for them.
+        # Old clients know only one plaintext address; a broker that has none registers an empty one for them.
         plaintext = next((each for each in self.endpoints if each.security_protocol == "PLAINTEXT"), None)
         value: dict[str, object] = {
             "features": {
@@ -142,7 +142,7 @@ class BrokerRegistration:
 class ReplicaAssignment:
     """Where a partition's replicas live, and where they are moving (KIP-455)."""
 
-    #: All of them, those that come and those that go included; the first of the target is the preferred leader.
+    #: All replicas, including those being added or removed; the first of the target is the preferred leader.
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -171,8 +171,8 @@ class ReplicaAssignment:
 
     @staticmethod
     def sensible(replicas: Iterable[int], adding: Iterable[int], removing: Iterable[int]) -> "ReplicaAssignment":
-        """What somebody has written, as far as it makes sense: no replica twice, none that comes or goes without being one, and
-        never all of them on their way out."""
+        """Correct data that any client may have written: no replica twice, only replicas can be added or removed, and never
+        all of them removed."""
         everyone = tuple(dict.fromkeys(replicas))
         coming, going = set(adding), set(removing)
         made = ReplicaAssignment(
@@ -194,7 +194,7 @@ class ReplicaAssignment:
 class TopicAssignment:
     """A topic's identity and its partitions' replicas."""
 
-    #: None in topics that a Kafka before 2.8 made: the controller gives them one.
+    #: None in topics of a Kafka before 2.8: the controller assigns an id.
     topic_id: TopicId | None
     partitions: Mapping[int, ReplicaAssignment]
 
@@ -237,24 +237,24 @@ class TopicAssignment:
 
 class LeaderRecoveryState(IntEnum):
     RECOVERED = 0
-    #: The leader was elected uncleanly and has not said yet that its data is consistent.
+    #: The leader was elected uncleanly and has not yet reported that its data is consistent.
     RECOVERING = 1
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """Who leads a partition, and who is in sync."""
+    """The leader of a partition and its in-sync replicas."""
 
     leader: int
     isr: tuple[int, ...]
     leader_epoch: int = 0
     recovery: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
-    #: The znode's version: every write raises it, and a write with a stale one is refused.
+    #: The znode's version: every write raises it, and a write with an outdated version is refused.
     partition_epoch: int = 0
     controller_epoch: int = 0
 
     def with_leader(self, leader: int, isr: tuple[int, ...] | None = None) -> "LeaderAndIsr":
-        """The next leader epoch. Any change that the controller makes raises it, so that older leaders are fenced."""
+        """Return the next leader epoch. Any change of the controller raises it, so that older leaders are fenced."""
         return LeaderAndIsr(
             leader,
             self.isr if isr is None else isr,
@@ -265,14 +265,14 @@ class LeaderAndIsr:
         )
 
     def by(self, controller_epoch: int) -> "LeaderAndIsr":
-        """The same, written by a controller of that epoch."""
-        # Of thousands at a fail-over: `dataclasses.replace` takes several times as long.
+        """Return a copy that a controller of that epoch writes."""
+        # A fail-over does this for thousands: `dataclasses.replace` takes several times as long.
         return LeaderAndIsr(
             self.leader, self.isr, self.leader_epoch, self.recovery, self.partition_epoch, controller_epoch
         )
 
     def at(self, partition_epoch: int) -> "LeaderAndIsr":
-        """The same, in that version of the znode."""
+        """Return a copy with that version of the znode."""
         return LeaderAndIsr(
             self.leader, self.isr, self.leader_epoch, self.recovery, partition_epoch, self.controller_epoch
         )
@@ -310,7 +310,7 @@ class LeaderAndIsr:
 class ControllerRegistration:
     broker_id: int
     timestamp_ms: int = 0
-    #: -1 in a ZooKeeper cluster; a real epoch says that a KRaft quorum is taking the cluster over.
+    #: -1 in a ZooKeeper cluster; a real epoch means that a KRaft quorum is taking over the cluster.
     kraft_epoch: int = -1
 
     def encode(self) -> bytes:
@@ -397,7 +397,7 @@ def decode_config(path: str, data: bytes | None) -> dict[str, str]:
 
 
 def encode_config_change(sanitized_entity_path: str) -> bytes:
-    """`topics/orders`, `users/alice/clients/app`, `brokers/<default>`: what changed, below /config."""
+    """Encode the changed path below /config: `topics/orders`, `users/alice/clients/app`, `brokers/<default>`."""
     return dump({"version": 2, "entity_path": sanitized_entity_path})
 
 
@@ -415,9 +415,7 @@ def decode_config_change(data: bytes) -> str:
 
 
 def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    return dump(
-        {"version": 1, "partitions": [{"topic": each.topic, "partition": each.partition} for each in partitions]}
-    )
+    return dump({"version": 1, "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]})
 
 
 def _decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
@@ -461,7 +459,7 @@ def decode_reassign_partitions(data: bytes) -> dict[TopicPartition, tuple[int, .
         }
 
 
-#: The only event that a log directory has: it failed.
+#: The only kind of log directory event: the directory failed.
 LOG_DIR_FAILURE = 1
 
 

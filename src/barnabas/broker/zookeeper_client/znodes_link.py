@@ -1,12 +1,12 @@
-"""The data of the znodes of links: what is mirrored, how far each topic has come, what is known of the source's epochs.
+"""The data of the znodes of links: mirrored topics, the progress of each, and the known leader epochs of the source.
 
     /barnabas/links/NAME                        LinkSpec
     /barnabas/links/NAME/topics/TOPIC           MirrorTopic
     /barnabas/links/NAME/topics/TOPIC/N         MirrorPartition: the source's leader epochs in partition N
     /barnabas/links/NAME/acls/TYPE-PATTERN-NAME the entries that the link added to the ACLs of a resource, as Kafka writes ACLs
-    /barnabas/link_changes/link_change_N        LinkChange: look again
+    /barnabas/link_changes/link_change_N        LinkChange: read the link again
 
-Pure. Anybody may have written them: what is not what its path promises raises `Malformed`, which names the path.
+Pure. Any client may have written them: invalid data raises `Malformed`, which names the path.
 """
 
 import re
@@ -33,7 +33,7 @@ def is_link_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """A link as it was asked for. `configs` are as ZooKeeper has them: passwords encrypted."""
+    """A link as it was created. `configs` are stored with encrypted passwords."""
 
     configs: Mapping[str, str] = field(repr=False)
     topics: str
@@ -78,12 +78,12 @@ class LinkSpec:
 class MirrorState(Enum):
     MIRRORING = "mirroring"
     PAUSED = "paused"
-    #: Until every partition has got all that the source has.
+    #: Until every partition has copied everything from the source.
     PROMOTING = "promoting"
-    #: Wherever the partitions are.
+    #: At once, however far each partition has copied.
     PROMOTING_NOW = "promoting-now"
     PROMOTED = "promoted"
-    #: By itself: `reason` says why.
+    #: The link stopped the topic by itself: `reason` says why.
     STOPPED = "stopped"
 
     @property
@@ -95,9 +95,10 @@ class MirrorState(Enum):
 class MirrorTopic:
     state: MirrorState = MirrorState.MIRRORING
     reason: str = ""
-    #: Zero where the source has no topic ids.
+    #: Zero if the source has no topic ids.
     source_id: TopicId = ZERO_TOPIC_ID
-    #: It was a topic of its own, which the source has mirrored until it was promoted there: its logs are cut where they part.
+    #: Whether it was an independent topic that the source mirrored until it was promoted: its logs are cut where the two
+    #: differ.
     adopted: bool = False
 
     def encode(self) -> bytes:
@@ -125,24 +126,24 @@ class MirrorTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorPartition:
-    #: This cluster's, of the leader that wrote it: a former leader that wakes up late writes nothing over it.
+    #: Leader epoch, in this cluster, of the leader that wrote it: a former leader that wakes up late does not overwrite it.
     leader_epoch: LeaderEpoch = NO_EPOCH
     #: The source's leader epochs and where each starts, in order.
     epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
-    #: The leader epoch of this cluster in which they last changed, and where the log ended then. A replica that has no record
-    #: of that epoch has nothing of what was noted: what it has from there on is older.
+    #: The leader epoch of this cluster in which `epochs` last changed, and the log end then. A replica without a record of that
+    #: epoch has none of the records that `epochs` describes: its records from `noted_at` on are older.
     noted_in: LeaderEpoch = NO_EPOCH
     noted_at: Offset = NO_OFFSET
-    #: Of an adopted topic: the log has been cut to where it parted from its source.
+    #: In an adopted topic: the log has been truncated to where it differs from its source.
     is_parted: bool = False
-    #: Where the mirror ended when it was promoted; None: it was not. Nothing is copied any more from then on.
+    #: The end of the mirror when it was promoted; None: it was not promoted. Nothing is copied after that.
     final_offset: Offset | None = None
-    #: The source's end then, as far as it was known, and the age of the newest record; -1: not known.
+    #: The source's log end at that time, as far as known, and the age of the newest record; -1: unknown.
     source_end: int = -1
     lag_ms: int = -1
-    #: Its open transactions are aborted, and all is committed.
+    #: Whether its open transactions are aborted and all records are committed.
     is_done: bool = False
-    #: The largest producer id that it holds.
+    #: The largest producer id in its records.
     producer_id_max: int = -1
 
     def encode(self) -> bytes:
@@ -174,7 +175,7 @@ class MirrorPartition:
             return MirrorPartition(
                 leader_epoch=LeaderEpoch(int32(value["leader_epoch"])),
                 epochs=epochs,
-                # Earlier brokers did not write these.
+                # Earlier versions of Barnabas did not write these.
                 noted_in=LeaderEpoch(int32(value.get("noted_in", NO_EPOCH))),
                 noted_at=Offset(_int64(value.get("noted_at", NO_OFFSET))),
                 is_parted=_flag(value["is_parted"]),

@@ -10,7 +10,7 @@ from barnabas.broker.zookeeper_client.json_data import dump, reading
 
 @dataclass(frozen=True, slots=True)
 class AclEntry:
-    """One line of an access control list, in the words that Kafka stores: `User:alice`, `Allow`, `*`, `Read`."""
+    """One entry of an access control list, as Kafka stores it: `User:alice`, `Allow`, `*`, `Read`."""
 
     principal: str
     permission_type: str
@@ -42,8 +42,8 @@ def decode_acls(path: str, data: bytes | None) -> list[AclEntry]:
         if int(value["version"]) != 1:
             raise Malformed(f"{path}: version {value['version']} of an access control list is not known")
         return [
-            AclEntry(str(each["principal"]), str(each["permissionType"]), str(each["host"]), str(each["operation"]))
-            for each in value["acls"]
+            AclEntry(str(acl["principal"]), str(acl["permissionType"]), str(acl["host"]), str(acl["operation"]))
+            for acl in value["acls"]
         ]
 
 
@@ -77,7 +77,7 @@ class DelegationTokenInfo:
     """A delegation token without its secret, which is derived from `delegation.token.secret.key`."""
 
     token_id: str
-    #: Principals as `User:alice`.
+    #: The owner, as a principal like `User:alice`.
     owner: str
     requester: str
     renewers: tuple[str, ...]
@@ -119,7 +119,7 @@ class DelegationTokenInfo:
 
 @dataclass(frozen=True, slots=True)
 class ZnodeAcl:
-    """Who may do what with a znode. `permissions` are ZooKeeper's bits."""
+    """One entry of a znode's ACL. `permissions` are ZooKeeper's bits."""
 
     scheme: str
     id: str
@@ -135,7 +135,7 @@ CREATOR_ALL_AND_WORLD_READ_ACL = (*CREATOR_ALL_ACL, ZnodeAcl("world", "anyone", 
 
 
 def default_acl(path: str, *, secure: bool) -> tuple[ZnodeAcl, ...]:
-    """Kafka's default: with `zookeeper.set.acl` only brokers write, and only brokers read what holds credentials."""
+    """Return Kafka's default: with `zookeeper.set.acl` only brokers write, and only brokers read credentials."""
     # Old consumers write below /consumers themselves, so it stays open.
     if not secure or path == paths.CONSUMERS:
         return OPEN_ACL

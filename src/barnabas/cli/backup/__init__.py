@@ -1,4 +1,4 @@
-"""`barnabas metadata`: a cluster's metadata in a file, and from a file back into a cluster.
+"""`barnabas metadata`: save a cluster's metadata to a file, and restore it to a cluster.
 
-`document` is what is kept, `plan` what a restore would do; `brokers` and `znodes` are the two ways to read and write it.
+`document` is the saved data, `plan` the steps of a restore; `brokers` and `znodes` are the two ways to read and write it.
 """

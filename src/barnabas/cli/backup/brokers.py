@@ -1,6 +1,6 @@
-"""A cluster's metadata through Kafka's protocol: of any cluster that speaks it, with what the protocol carries.
+"""Read and write a cluster's metadata through Kafka's protocol, for any cluster that speaks it.
 
-It carries no ids for new topics, no SCRAM verifiers, no passwords among settings, no producer ids. It alone carries offsets.
+The protocol has no ids for new topics, no SCRAM verifiers, no passwords in settings, no producer ids. Only it has offsets.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.image import NO_TOPIC_ID
 
-#: Answers that say that the cluster has no such thing.
+#: Errors of a cluster in which the feature is switched off.
 _SWITCHED_OFF = (
     ErrorCode.SECURITY_DISABLED,
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,
@@ -30,11 +30,11 @@ _SWITCHED_OFF = (
 
 
 class OffsetsRefused(BarnabasError):
-    """A group did not take its offsets."""
+    """A group refused its offsets."""
 
 
 async def read(cluster: AsyncClient) -> Document:
-    """Everything but offsets."""
+    """Read everything except offsets."""
     image = await cluster.refresh(None)
     found = Document(cluster_id=image.cluster_id)
     settings = await _settings_of_topics(cluster, list(image.topics))
@@ -50,7 +50,7 @@ async def read(cluster: AsyncClient) -> Document:
     except BrokerRefused as refused:
         if refused.code not in _SWITCHED_OFF:
             raise
-    await _tell_what_is_missing(cluster, found)
+    await _add_left_out(cluster, found)
     return found
 
 
@@ -75,18 +75,18 @@ async def _read_brokers(cluster: AsyncClient, found: Document, ids: list[int]) -
         if own := _set_in(entries, sources[name]):
             found.brokers[name or DEFAULT_ENTITY] = own
     if secret:
-        found.left_out.append(f"{secret} passwords among the settings of brokers: brokers do not tell them")
+        found.left_out.append(f"{secret} passwords among the settings of brokers: brokers do not return them")
     replicas = {broker for topic in found.topics.values() for each in topic.partitions for broker in each.replicas}
     if away := sorted(replicas - set(ids)):
         found.left_out.append(f"settings of brokers that are down: {', '.join(map(str, away))}")
 
 
-async def _tell_what_is_missing(cluster: AsyncClient, found: Document) -> None:
-    found.left_out.append("where producer ids begin: brokers do not tell it")
+async def _add_left_out(cluster: AsyncClient, found: Document) -> None:
+    found.left_out.append("where producer ids begin: brokers do not return it")
     if users := await describe_scram_users(cluster, None):
         number = sum(map(len, users.values()))
         found.left_out.append(
-            f"{number} SCRAM verifiers of {len(users)} users: brokers do not tell them; see --zookeeper"
+            f"{number} SCRAM verifiers of {len(users)} users: brokers do not return them; see --zookeeper"
         )
     try:
         tokens = len(await describe_tokens(cluster, None))
@@ -105,9 +105,9 @@ async def read_offsets(cluster: AsyncClient) -> dict[str, dict[TopicPartition, C
 
 
 async def commit(cluster: AsyncClient, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """As an administrator, which a group takes while it has no members."""
-    # Leader epochs of the cluster that the backup is of mean nothing in another one: a consumer would look for a truncation.
-    plain = {where: CommittedOffset(each.offset, each.metadata) for where, each in offsets.items()}
+    """Commit as an administrator, which a group accepts only while it has no members."""
+    # Omit the leader epochs: in another cluster they are wrong, and a consumer would look for a truncation.
+    plain = {where: CommittedOffset(committed.offset, committed.metadata) for where, committed in offsets.items()}
     outcome = await commit_offsets(cluster, group, plain)
     failed = {where: code for where, code in outcome.items() if code is not ErrorCode.NONE}
     if failed:
@@ -117,7 +117,7 @@ async def commit(cluster: AsyncClient, group: str, offsets: Mapping[TopicPartiti
 
 
 class BrokersTarget:
-    """Writes through the protocol."""
+    """Writes through Kafka's protocol."""
 
     def __init__(self, cluster: AsyncClient, *, spread: bool) -> None:
         self._cluster = cluster

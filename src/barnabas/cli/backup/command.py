@@ -28,7 +28,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.wire.auth.password_encoder import PasswordEncoder
 
-#: Standard output, or input.
+#: Means standard output, or standard input.
 _STANDARD: Final = "-"
 _CIPHER: Final = "AES/GCM/NoPadding"
 _ITERATIONS: Final = 300_000
@@ -42,7 +42,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How the cluster is reached: one, the other, or both."""
+    """How to reach the cluster: through brokers, ZooKeeper, or both."""
 
     cluster: AsyncClient | None
     session: ZooKeeperSession | None
@@ -86,9 +86,9 @@ def command(
 ) -> None:
     """Keep a cluster's metadata in a file, and restore it into an empty cluster.
 
-    Topics with their settings and partitions, dynamic settings of brokers, quotas, SCRAM verifiers, ACLs, and with `--offsets`
-    what groups have committed. No records, and no delegation tokens. `restore` does what the cluster lacks: run it again if it
-    was interrupted.
+    Saves topics with their settings and partitions, dynamic settings of brokers, quotas, SCRAM verifiers, ACLs, and with
+    `--offsets` the committed offsets of groups. It saves no records and no delegation tokens. `restore` adds what the cluster
+    lacks: run it again if it was interrupted.
     """
     if bootstrap_server is None and zookeeper is None:
         raise UsageError("say where the cluster is: --zookeeper HOST:PORT, --bootstrap-server HOST:PORT, or both")
@@ -153,24 +153,24 @@ async def _read(ways: Ways, *, offsets: bool) -> Document:
 
 
 async def _restore(ways: Ways, wanted: Document, *, offsets: bool, spread: bool, dry_run: bool) -> bool:
-    """Whether all is as in the backup."""
-    made = await _plan(ways, wanted, spread=spread)
+    """Restore, and return whether the cluster now has everything in the backup."""
+    todo = await _plan(ways, wanted, spread=spread)
     if offsets and ways.cluster is not None:
         present = Document(groups=await brokers.read_offsets(ways.cluster))
-        plan.add_offsets(made, wanted, present, partial(brokers.commit, ways.cluster))
-    for note in made.notes:
+        plan.add_offsets(todo, wanted, present, partial(brokers.commit, ways.cluster))
+    for note in todo.notes:
         say(f"note: {note}")
-    for conflict in made.conflicts:
+    for conflict in todo.conflicts:
         say(f"in the way: {conflict}")
     if dry_run:
-        for step in made.steps:
+        for step in todo.steps:
             say(f"would restore {step.text}")
-    say(f"{len(made.steps)} steps to do" if made.steps else "nothing to do: everything of the backup is here")
-    if made.conflicts or dry_run:
-        return not made.conflicts
+    say(f"{len(todo.steps)} steps to do" if todo.steps else "nothing to do: everything of the backup is here")
+    if todo.conflicts or dry_run:
+        return not todo.conflicts
     if ways.session is not None:
         await znodes.prepare(ways.session)
-    return await _carry_out(made.steps)
+    return await _carry_out(todo.steps)
 
 
 async def _plan(ways: Ways, wanted: Document, *, spread: bool) -> plan.Plan:
@@ -189,7 +189,7 @@ async def _plan(ways: Ways, wanted: Document, *, spread: bool) -> plan.Plan:
 
 
 async def _carry_out(steps: list[plan.Step]) -> bool:
-    """One failure does not keep the others from being restored."""
+    """Do all steps. A failed step does not stop the others."""
     failed = 0
     for number, step in enumerate(steps, 1):
         try:
@@ -200,7 +200,7 @@ async def _carry_out(steps: list[plan.Step]) -> bool:
         else:
             say(f"{number}/{len(steps)} {step.text}")
     if failed:
-        say(f"{failed} of {len(steps)} steps failed: mend what they say, and run it again")
+        say(f"{failed} of {len(steps)} steps failed: fix what they report, and run it again")
     return not failed
 
 
@@ -228,20 +228,20 @@ def _load(file: str, unseal: Coder | None, *, without_scram: bool) -> Document:
 
 
 def _write(file: str, text: str) -> None:
-    """For its owner alone, and whole or not at all."""
+    """Write the whole file or nothing, readable only by its owner."""
     if file == _STANDARD:
         sys.stdout.write(text)
         return
     target = Path(file)
     try:
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", delete=False) as made:
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", delete=False) as unfinished:
             try:
-                made.write(text)
-                made.flush()
-                os.fsync(made.fileno())
-                Path(made.name).replace(target)
+                unfinished.write(text)
+                unfinished.flush()
+                os.fsync(unfinished.fileno())
+                Path(unfinished.name).replace(target)
             except BaseException:
-                Path(made.name).unlink()
+                Path(unfinished.name).unlink()
                 raise
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""What a backup holds, and its JSON."""
+"""The contents of a backup, and its JSON."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,12 +12,12 @@ from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.admin.groups import CommittedOffset
 
 KIND: Final = "barnabas metadata"
-#: Raised when an older barnabas could not restore what a newer one wrote.
+#: Rises when an older barnabas can no longer restore a newer backup.
 VERSION: Final = 1
 
-#: `(("client-id", "app"), ("user", None))`: sorted by type; None is the default of the type.
+#: `(("client-id", "app"), ("user", None))`: sorted by type; None is the type's default.
 Entity = tuple[tuple[str, str | None], ...]
-#: Makes a secret of a text, or a text of a secret.
+#: Encrypts or decrypts a text.
 Coder = Callable[[str], str]
 T = TypeVar("T")
 
@@ -32,9 +32,9 @@ class Partition:
 @dataclass(frozen=True, slots=True)
 class Topic:
     name: str
-    #: In Kafka's text form; None where the cluster has no ids.
+    #: In Kafka's text form; None if the cluster has no ids.
     id: str | None
-    #: In the order of their numbers, which have no gaps.
+    #: Sorted by number, without gaps.
     partitions: tuple[Partition, ...]
     settings: Mapping[str, str]
 
@@ -42,19 +42,19 @@ class Topic:
 @dataclass(slots=True)
 class Document:
     cluster_id: str | None = None
-    #: When it was taken, in UTC.
+    #: The time of the backup, in UTC.
     taken: str = ""
     topics: dict[str, Topic] = field(default_factory=dict)
-    #: Dynamic settings by broker id; of all brokers under `DEFAULT_BROKER`.
+    #: Dynamic settings by broker id; those of all brokers under `DEFAULT_BROKER`.
     brokers: dict[str, dict[str, str]] = field(default_factory=dict)
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
-    #: Verifiers by user and mechanism, as Kafka stores them. Half a password: whoever has one can guess at leisure.
+    #: Verifiers by user and mechanism, as Kafka stores them. Keep them secret: they allow guessing the password offline.
     scram: dict[str, dict[str, str]] = field(default_factory=dict)
     acls: dict[ResourcePattern, frozenset[Ace]] = field(default_factory=dict)
     groups: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    #: The first producer id that no broker has been given; None where it is not known.
+    #: The lowest producer id that no broker has received; None if unknown.
     producer_id_next: int | None = None
-    #: What is not in it, and why: for people.
+    #: What the backup does not contain, and why, for people.
     left_out: list[str] = field(default_factory=list)
 
 
@@ -128,7 +128,7 @@ def _offsets_json(offsets: Mapping[TopicPartition, CommittedOffset]) -> list[dic
 
 
 def from_json(value: Mapping[str, Any], *, what: str, unseal: Coder | None = None) -> Document:
-    """:raises UsageError: for what is no backup, a newer one, or one whose verifiers are sealed and nobody can open."""
+    """:raises UsageError: if the value is no backup, is from a newer version, or has encrypted verifiers and no `unseal`."""
     if value.get("kind") != KIND:
         raise UsageError(f"{what} is not a backup of metadata: its kind is not {KIND!r}")
     version = value.get("version")
@@ -188,7 +188,7 @@ def _offsets(value: list[Mapping[str, Any]]) -> dict[TopicPartition, CommittedOf
 
 
 def counts(document: Document) -> str:
-    """One line for people."""
+    """Summarise a backup in one line for people."""
     parts = {
         "topics": len(document.topics),
         "partitions": sum(len(topic.partitions) for topic in document.topics.values()),

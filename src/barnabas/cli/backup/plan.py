@@ -1,6 +1,6 @@
-"""What a restore would do: the difference between a backup and what the cluster has.
+"""The steps of a restore: the difference between a backup and the cluster.
 
-So a restore that was interrupted goes on where it was, and a second one does nothing. What only the cluster has stays.
+So an interrupted restore can continue, and a second one does nothing. What only the cluster has stays.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ class Target(Protocol):
 
 
 class Root(Protocol):
-    """What only those can write who reach the znodes. Topics keep their ids then, too."""
+    """Writes that need access to the znodes. With it, topics also keep their ids."""
 
     async def set_cluster_id(self, cluster_id: str) -> None: ...
     async def set_producer_ids(self, first: int) -> None: ...
@@ -40,23 +40,23 @@ class Step:
     carry_out: Callable[[], Awaitable[None]]
 
 
-#: Commits a group's offsets; always through brokers, where groups live.
+#: Commits a group's offsets, always through brokers.
 Commit = Callable[[str, Mapping[TopicPartition, CommittedOffset]], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Plan:
     steps: list[Step] = field(default_factory=list)
-    #: What stands in the way. Nothing is done while there is any.
+    #: Problems that prevent the restore. While there are any, nothing is done.
     conflicts: list[str] = field(default_factory=list)
-    #: What differs and stays as it is.
+    #: Differences that stay.
     notes: list[str] = field(default_factory=list)
 
 
 def make(
     wanted: Document, present: Document, to: Target, root: Root | None, *, brokers: frozenset[int], spread: bool
 ) -> Plan:
-    """`brokers`: those that live; none before the first is started."""
+    """Plan the steps. `brokers`: the live brokers; empty before the first one starts."""
     plan = Plan()
     if root is not None:
         _of_root(plan, wanted, present, root)
@@ -65,9 +65,9 @@ def make(
         plan.notes.append(f"{number} SCRAM verifiers of {len(wanted.scram)} users are left out: they need --zookeeper")
     _settings(plan, wanted, present, to)
     for topic in wanted.topics.values():
-        there = present.topics.get(topic.name)
-        if there is not None:
-            _existing(plan, topic, there, to, keeps_ids=root is not None)
+        existing = present.topics.get(topic.name)
+        if existing is not None:
+            _existing(plan, topic, existing, to, keeps_ids=root is not None)
             continue
         missing = {broker for each in topic.partitions for broker in each.replicas} - brokers
         if brokers and missing and not spread:
@@ -99,13 +99,13 @@ def _of_root(plan: Plan, wanted: Document, present: Document, to: Root) -> None:
 def _settings(plan: Plan, wanted: Document, present: Document, to: Target) -> None:
     for name, settings in wanted.brokers.items():
         if new := _news(settings, present.brokers.get(name, {})):
-            who = f"broker {name}" if name.isdecimal() else "all brokers"
-            plan.steps.append(Step(f"settings of {who}: {', '.join(sorted(new))}", partial(to.set_broker, name, new)))
+            owner = f"broker {name}" if name.isdecimal() else "all brokers"
+            plan.steps.append(Step(f"settings of {owner}: {', '.join(sorted(new))}", partial(to.set_broker, name, new)))
     for entity, values in wanted.quotas.items():
         if limits := _news(values, present.quotas.get(entity, {})):
-            who = " ".join(f"{kind} {name or '<default>'}" for kind, name in entity)
+            owner = " ".join(f"{kind} {name or '<default>'}" for kind, name in entity)
             plan.steps.append(
-                Step(f"quotas of {who}: {', '.join(sorted(limits))}", partial(to.set_quotas, entity, limits))
+                Step(f"quotas of {owner}: {', '.join(sorted(limits))}", partial(to.set_quotas, entity, limits))
             )
     for pattern, aces in wanted.acls.items():
         if added := aces - present.acls.get(pattern, frozenset()):
@@ -120,7 +120,7 @@ def _existing(plan: Plan, topic: Topic, there: Topic, to: Target, *, keeps_ids: 
     elif keeps_ids and topic.id is not None and there.id is not None and topic.id != there.id:
         differs = "exists with another id: it is another topic of the same name"
     if differs:
-        # Brokers make these by themselves as soon as somebody needs them.
+        # Brokers create these topics when they are first needed.
         is_internal = topic.name.startswith("__")
         (plan.notes if is_internal else plan.conflicts).append(f"topic {topic.name} {differs}")
         return
@@ -139,7 +139,7 @@ def add_offsets(plan: Plan, wanted: Document, present: Document, commit: Commit)
 
 
 def _same(held: CommittedOffset | None, wanted: CommittedOffset) -> bool:
-    """Epochs do not count: they are not restored."""
+    """Compare without leader epochs, because these are not restored."""
     return held is not None and (held.offset, held.metadata) == (wanted.offset, wanted.metadata)
 
 

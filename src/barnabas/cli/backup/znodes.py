@@ -1,4 +1,4 @@
-"""A cluster's metadata where it is kept, in ZooKeeper: all of it but offsets, also while no broker runs.
+"""Read and write a cluster's metadata in ZooKeeper: all except offsets, even while no broker runs.
 
 Topics keep their ids and leaders their epochs, so brokers whose `log.dirs` survived find their logs again.
 """
@@ -35,7 +35,7 @@ from barnabas.cli.backup.document import Document, Entity, Partition, Topic, ent
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.wire.auth.mechanisms.scram import BY_NAME
 
-#: By how much epochs and producer ids go on above those of the backup: logs and clients may have seen more since it was taken.
+#: Epochs and producer ids continue this far above those of the backup, because logs and clients may have seen newer ones.
 LEADER_EPOCH_MARGIN: Final = 1_000
 PRODUCER_ID_MARGIN: Final = 1_000_000
 _USER_OF_MARGIN: Final = -1
@@ -52,7 +52,7 @@ async def session_with(config: SessionConfig) -> AsyncIterator[ZooKeeperSession]
 
 
 async def read(session: ZooKeeperSession) -> Document:
-    """Everything. Writes nothing. A ZooKeeper without a cluster has an empty one."""
+    """Read everything. Writes nothing. A ZooKeeper without a cluster gives an empty document."""
     found = Document(cluster_id=await _cluster_id(session))
     store = ConfigStore(session, SystemClock())
     await _read_topics(session, store, found)
@@ -103,7 +103,7 @@ async def _read_topics(session: ZooKeeperSession, store: ConfigStore, found: Doc
     answers = (await session.batch(reads)).results if reads else ()
     moving = 0
     for name, answer in zip(names, answers, strict=True):
-        # Without data it is one that a restore began and did not finish.
+        # A topic without data was begun by a restore that did not finish.
         if name in going or not answer.ok or not answer.data:
             continue
         assignment = TopicAssignment.decode(name, answer.data)
@@ -116,7 +116,9 @@ async def _read_topics(session: ZooKeeperSession, store: ConfigStore, found: Doc
         topic_id = format_uuid(assignment.topic_id) if assignment.topic_id is not None else None
         found.topics[name] = Topic(name, topic_id, partitions, settings[name])
     if moving:
-        found.left_out.append(f"moves of {moving} partitions that are under way: their replicas are as before")
+        found.left_out.append(
+            f"unfinished moves of {moving} partitions: the backup has their replicas from before the move"
+        )
 
 
 async def _states(session: ZooKeeperSession, topic: str, numbers: list[int]) -> list[LeaderAndIsr | None]:
@@ -140,15 +142,15 @@ async def _read_acls(session: ZooKeeperSession, found: Document) -> None:
     authorizer = acl.AclAuthorizer()
     await AclStore(session, authorizer, SystemClock()).load()
     for pattern in authorizer.patterns():
-        there = ResourcePattern(pattern.resource_type, pattern.name, pattern.pattern_type)
-        found.acls[there] = frozenset(
+        found_pattern = ResourcePattern(pattern.resource_type, pattern.name, pattern.pattern_type)
+        found.acls[found_pattern] = frozenset(
             Ace(each.principal, each.host, AclOperation(each.operation), each.permission)
             for each in authorizer.entries(pattern)
         )
 
 
 async def live_brokers(session: ZooKeeperSession) -> dict[int, str | None]:
-    """Ids and racks."""
+    """Return the ids and racks of live brokers."""
     found: dict[int, str | None] = {}
     for name in await _children(session, paths.BROKER_IDS):
         data, _ = await session.get(paths.broker_id(int(name)))
@@ -157,12 +159,12 @@ async def live_brokers(session: ZooKeeperSession) -> dict[int, str | None]:
 
 
 async def prepare(session: ZooKeeperSession) -> None:
-    """What brokers make sure of before they write."""
+    """Create the top-level paths, as brokers do before they write."""
     await create_top_level_paths(session)
 
 
 class ZnodesTarget:
-    """Writes znodes, and the notifications that running brokers wait for."""
+    """Writes znodes, and the notifications that running brokers watch."""
 
     def __init__(self, session: ZooKeeperSession, brokers: Mapping[int, str | None], *, spread: bool) -> None:
         self._session = session
@@ -198,14 +200,14 @@ class ZnodesTarget:
 
     async def add_acls(self, pattern: ResourcePattern, aces: Iterable[Ace]) -> None:
         await self._session.ensure_paths(paths.ACL_PERSISTENT)
-        there = acl.ResourcePattern(pattern.resource_type, pattern.name or "", pattern.pattern_type)
+        target = acl.ResourcePattern(pattern.resource_type, pattern.name or "", pattern.pattern_type)
         await self._acls.add(
-            there, (acl.Entry(each.principal, each.host, each.operation, each.permission) for each in aces)
+            target, (acl.Entry(each.principal, each.host, each.operation, each.permission) for each in aces)
         )
 
     async def create_topic(self, topic: Topic) -> None:
-        """With its id. While no broker runs also with its leaders' epochs and its ISRs: a controller that finds them elects by
-        them. A controller that runs makes a new topic's states itself."""
+        """Create a topic with its id. If no broker runs, also with its leader epochs and ISRs: a controller that finds these
+        elects leaders from them. A running controller creates the states of a new topic itself."""
         if topic.settings:
             await self.set_topic(topic.name, topic.settings)
         replicas = self._replicas(topic)
@@ -224,7 +226,7 @@ class ZnodesTarget:
         for operation, result in zip(creates, (await self._session.batch(creates)).results, strict=True):
             if result.code is not ZkCode.NODE_EXISTS:
                 checked(operation, result)
-        # Last: without data the topic is not there, and the next attempt begins it again.
+        # Last: a topic without data does not exist yet, and the next attempt creates it again.
         await self._session.set(paths.topic(topic.name), assignment.encode())
 
     def _replicas(self, topic: Topic) -> dict[int, tuple[int, ...]]:

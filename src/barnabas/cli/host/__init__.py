@@ -1,7 +1,7 @@
-"""`barnabas host`: one broker for each core of a machine, from one file of settings.
+"""`barnabas host`: one broker for each core of a machine, from one settings file.
 
-* `settings`: what the brokers have of their own, derived from the file. Pure.
-* `metrics`: their metrics as one page. Pure.
-* `supervisor`: starts them, restarts one that ends, restarts all in turn, stops all.
+* `settings`: each broker's own settings, derived from the file. Pure.
+* `metrics`: merges their metrics into one page. Pure.
+* `supervisor`: starts them, restarts a broker that ends, restarts all in turn, stops all.
 * `command`: the command line.
 """

@@ -34,8 +34,8 @@ def command(
     have the file's broker.rack, or this host's name: so the replicas of a partition are not all on this host. (Every broker
     of the cluster needs a rack then.) barnabas.metrics.port serves the metrics of all, and /health and /ready.
 
-    Prints `ready host …` when all are up. One that ends is started again. SIGHUP restarts them one after the other, each when
-    the one before is in sync. SIGTERM or Ctrl-C stops them cleanly.
+    Prints `ready host …` when all are up. A broker that ends is started again. SIGHUP restarts them one after the other, each
+    when the previous one is in sync. SIGTERM or Ctrl-C stops them cleanly.
     """
     from barnabas.base.config import properties as files
     from barnabas.base.host.parent import die_with_parent

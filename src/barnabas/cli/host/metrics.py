@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 def merge(pages: Mapping[int, str]) -> str:
-    """`pages`: what each broker shows, in Prometheus's text form. A family's samples stand together, as the form demands."""
+    """Merge the brokers' metrics pages (Prometheus text). The samples of a family stay together, as the format requires."""
     families: dict[str, tuple[list[str], list[str]]] = {}
     for broker_id, page in pages.items():
         about: list[str] = []
@@ -20,7 +20,7 @@ def merge(pages: Mapping[int, str]) -> str:
 
 
 def _labelled(sample: str, broker_id: int) -> str:
-    """The name ends at the first brace or blank: neither is part of one."""
+    """Add the label. The name ends at the first brace or blank, since neither is part of a name."""
     end = min(at for at in (sample.find("{"), sample.find(" ")) if at > 0)
     name, rest = sample[:end], sample[end:]
     if rest.startswith("{"):

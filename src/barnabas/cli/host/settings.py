@@ -1,6 +1,6 @@
-"""The settings of each broker on a host, from one file. Pure.
+"""Derive the settings of each broker on a host from one file. Pure.
 
-Broker K of a host has the file's `broker.id` + K, its ports + K, and a folder of its own in each of its log directories.
+Broker K of a host has the file's `broker.id` + K, its ports + K, and its own folder in each of the log directories.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ DEFAULT_LISTENERS: Final = "PLAINTEXT://:9092"
 @dataclass(frozen=True, slots=True)
 class HostedBroker:
     broker_id: int
-    #: Settings that win over the file's.
+    #: Settings that override the file's.
     overrides: Mapping[str, str]
 
     @property
@@ -24,7 +24,7 @@ class HostedBroker:
         return [f"{name}={value}" for name, value in self.overrides.items()]
 
     def at(self, listeners: str) -> "HostedBroker":
-        """The same where it said that it listens: a port that was free when it began is its own from then on."""
+        """Return the broker pinned to the addresses that it reported: after a restart it keeps a port that it chose itself."""
         ports = {name: port for name, _, port in (_parts(each) for each in split_list(listeners))}
         kept = []
         for listener in split_list(self.overrides["listeners"]):
@@ -34,13 +34,13 @@ class HostedBroker:
 
 
 def _parts(listener: str) -> tuple[str, str, str]:
-    """Its name, all before the port, and the port."""
+    """Split a listener into its name, everything before the port, and the port."""
     address, _, port = listener.rpartition(":")
     return address.partition("://")[0], address, port
 
 
 def derive(settings: Mapping[str, str], brokers: int, *, host: str) -> list[HostedBroker]:
-    """:raises ConfigError: for a file from which several brokers cannot be made."""
+    """:raises ConfigError: if several brokers cannot be derived from the file."""
     if brokers < 1:
         raise ConfigError("--brokers must be at least 1")
     first = _first_id(settings)
@@ -51,9 +51,9 @@ def derive(settings: Mapping[str, str], brokers: int, *, host: str) -> list[Host
                 "broker.id": str(first + number),
                 **_listeners(settings, number),
                 **_log_dirs(settings, first + number),
-                # Without racks, replicas of a partition may share this host: they would be lost together.
+                # Without racks, all replicas of a partition could be on this host and be lost together.
                 "broker.rack": settings.get("broker.rack") or host,
-                # The host's own endpoint has the file's port. Each broker has one that only it uses.
+                # The host's endpoint gets the file's port. Each broker gets a private one.
                 "barnabas.metrics.host": "127.0.0.1",
                 "barnabas.metrics.port": "0",
             },
@@ -81,7 +81,7 @@ def _listeners(settings: Mapping[str, str], number: int) -> dict[str, str]:
 
 
 def _moved(setting: str, listeners: str, number: int) -> str:
-    """The same addresses with ports that are higher by `number`; port 0 stays."""
+    """Return the same addresses with ports raised by `number`; port 0 stays."""
     moved = []
     for listener in split_list(listeners):
         address, colon, port = listener.rpartition(":")

@@ -1,4 +1,4 @@
-"""Keeps the brokers of a host running: a process each, which ends with this one.
+"""Keep the brokers of a host running: one process each, which ends with this process.
 
 Owner: the event loop. SIGTERM and SIGINT stop all of them cleanly, SIGHUP restarts them one after the other.
 """
@@ -22,14 +22,14 @@ from barnabas.cli.host.settings import HostedBroker
 
 _log = logging.getLogger(__name__)
 
-#: Pause before a broker that ended is started again: doubled each time, until it has been ready.
+#: Pause before an ended broker is started again. It doubles each time until the broker is ready.
 FIRST_PAUSE_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 330.0
-#: How long a restarted broker may take to be in sync before the roll goes no further.
+#: How long a restarted broker may take to be in sync before the rolling restart stops.
 IN_SYNC_TIMEOUT_S: Final = 3600.0
 IN_SYNC_PERIOD_S: Final = 0.5
-#: What a broker shows of itself.
+#: Timeout of a request to a broker's metrics port.
 PAGE_TIMEOUT_S: Final = 4.0
 
 
@@ -38,14 +38,14 @@ class HostFailed(BarnabasError):
 
 
 class Supervised:
-    """One broker: its process, or the pause before the next one."""
+    """One broker: its process, or the pause before the next start."""
 
     def __init__(
         self, broker: HostedBroker, file: str, overrides: Sequence[str], on_change: Callable[[], None]
     ) -> None:
         self.id = broker.broker_id
         self.is_ready = False
-        #: Status with which its last process ended.
+        #: Exit status of its last process.
         self.ended: int | None = None
         self.listeners = ""
         self._metrics_url = ""
@@ -58,7 +58,7 @@ class Supervised:
         self._was_ready = False
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Run until `stop`."""
         pause_s = FIRST_PAUSE_S
         while True:
             code = await self._live()
@@ -69,7 +69,12 @@ class Supervised:
                 continue
             if self._was_ready:
                 pause_s = FIRST_PAUSE_S
-            _log.error("broker %d ended with status %d; starting it again in %g s", self.id, code, pause_s)
+            _log.error(
+                "[broker %d] ended with status %d, starting it again in %g s; see its log lines above",
+                self.id,
+                code,
+                pause_s,
+            )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
@@ -104,7 +109,7 @@ class Supervised:
                 self._on_change()
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
-        """Brokers log where this process does; each line says whose it is."""
+        """Copy the broker's log to this process's stderr; each line names the broker."""
         assert process.stderr is not None
         async for line in process.stderr:
             sys.stderr.buffer.write(f"[broker {self.id}] ".encode() + line)
@@ -127,7 +132,7 @@ class Supervised:
         self._signal(signal.SIGKILL)
 
     async def page(self, path: str) -> tuple[bool, str]:
-        """What its own endpoint answers: yes or no, and what it says. No if it does not answer."""
+        """Ask the broker's own endpoint; return whether it answers OK, and its text. False if it does not answer."""
         if not self.is_ready:
             return False, "it is not running" if self._process is None else "it is starting"
         return await asyncio.to_thread(_get, f"{self._metrics_url}{path}")
@@ -152,7 +157,7 @@ class Supervisor:
         overrides: Sequence[str] = (),
         on_ready: Callable[["Supervisor"], None],
     ) -> None:
-        """`overrides`: settings of all that win over the file's."""
+        """`overrides`: settings for all brokers that override the file's."""
         self._changed = asyncio.Event()
         self.brokers = [Supervised(each, file, overrides, self._changed.set) for each in brokers]
         self._on_ready = on_ready
@@ -167,7 +172,7 @@ class Supervisor:
         }
 
     async def run(self, metrics: tuple[str, int] | None) -> None:
-        """Until a signal. `metrics`: host and port of the common endpoint."""
+        """Run until a signal. `metrics`: host and port of the common endpoint."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -190,7 +195,8 @@ class Supervisor:
             self.server.stop()
 
     async def _are_up(self) -> bool:
-        """False if it is to stop before. :raises HostFailed: if one ended before it was ready: its settings are wrong."""
+        """Wait until all are up; return False if a stop comes first. :raises HostFailed: if a broker ends before it is
+        ready."""
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             while not all(each.is_ready for each in self.brokers):
@@ -212,33 +218,43 @@ class Supervisor:
             each.stop()
         _, late = await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
         if late:
-            _log.error("%d brokers have not stopped within %g s: killing them", len(late), STOP_TIMEOUT_S)
+            _log.error(
+                "[host] %d brokers did not stop within %g s, killing them; they recover their logs at the next start",
+                len(late),
+                STOP_TIMEOUT_S,
+            )
             for each in self.brokers:
                 each.kill()
             await asyncio.wait(tasks)
 
-    # -- one after the other ------------------------------------------------------------------------------------------
+    # -- rolling restart ----------------------------------------------------------------------------------------------
 
     def _restart_all(self) -> None:
         if self._roll is not None and not self._roll.done():
-            _log.warning("brokers are being restarted already")
+            _log.warning("[host] a rolling restart is already in progress; wait until it ends")
             return
         self._roll = asyncio.get_running_loop().create_task(self._roll_through(), name="rolling restart")
 
     async def _roll_through(self) -> None:
-        """The next one when the last is ready and in sync: so no partition lacks two replicas of this host at once."""
+        """Restart the next broker once the last one is ready and in sync, so no partition lacks two replicas of this host."""
         for each in self.brokers:
             if not await self._is_in_sync(each):
-                _log.error("broker %d is not in sync: no further broker is restarted", each.id)
+                _log.error(
+                    "[broker %d] is not in sync, stopping the roll; check it, then send SIGHUP again",
+                    each.id,
+                )
                 return
-            _log.info("restarting broker %d", each.id)
+            _log.info("[broker %d] restarting", each.id)
             each.restart()
             await self._until(lambda each=each: not each.is_ready)  # type: ignore[misc]
             await self._until(lambda each=each: each.is_ready)  # type: ignore[misc]
             if not await self._is_in_sync(each):
-                _log.error("broker %d is not in sync after its restart: no further broker is restarted", each.id)
+                _log.error(
+                    "[broker %d] is not in sync after its restart, stopping the roll; check it, then send SIGHUP again",
+                    each.id,
+                )
                 return
-        _log.info("all brokers of this host have been restarted")
+        _log.info("[host] all brokers were restarted")
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -246,7 +262,7 @@ class Supervisor:
             await self._changed.wait()
 
     async def _is_in_sync(self, broker: Supervised) -> bool:
-        """Waits for it."""
+        """Wait until the broker is in sync, and return whether it is in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(IN_SYNC_TIMEOUT_S):
                 while True:

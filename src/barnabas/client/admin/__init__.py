@@ -1,1 +1,1 @@
-"""Administration: one function an operation, over a `ClientCore`. Modules go by what is administered."""
+"""Administration: one function per operation, over a `ClientCore`. Each module covers one kind of object."""

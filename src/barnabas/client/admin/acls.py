@@ -16,7 +16,7 @@ E = TypeVar("E", AclResourceType, PatternType, Permission)
 
 @dataclass(frozen=True, slots=True, order=True)
 class ResourcePattern:
-    """What entries are about. As a filter, a name of None means any."""
+    """The resources that entries apply to. In a filter, a name of None matches any name."""
 
     resource_type: AclResourceType
     name: str | None
@@ -31,7 +31,7 @@ class ResourcePattern:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ace:
-    """Who may, or may not, do what, from where."""
+    """One entry: it allows or denies a principal an operation, from a host."""
 
     principal: str
     host: str
@@ -107,7 +107,7 @@ async def create_acls(cluster: ClientCore, pattern: ResourcePattern, entries: It
 
 
 async def delete_acls(cluster: ClientCore, pattern: ResourcePattern, entries: Sequence[Ace]) -> None:
-    """These entries of what the pattern matches, or all of them where none are given."""
+    """Delete these entries of the matching resources, or all their entries if none are given."""
 
     def filter_of(entry: Ace | None) -> DeleteAclsFilter:
         return DeleteAclsFilter(

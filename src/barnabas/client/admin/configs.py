@@ -55,7 +55,7 @@ class Synonym:
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
     name: str
-    #: None where it is sensitive, or not set.
+    #: None if the value is sensitive or not set.
     value: str | None
     source: ConfigSource
     read_only: bool
@@ -78,8 +78,10 @@ async def describe_configs(
     names: Sequence[str] | None = None,
     refused: dict[Resource, BrokerRefused] | None = None,
 ) -> dict[Resource, list[ConfigEntry]]:
-    """A broker (or its loggers) is asked about itself; everything else any broker knows. `names`: of the settings; None for
-    all. The first refusal is raised, or all are put into `refused`."""
+    """Describe the settings of these resources. A broker (or its loggers) is asked itself; any broker can describe the rest.
+
+    `names` selects settings; None means all. The first refusal is raised, unless `refused` is given: then it collects all.
+    """
     found: dict[Resource, list[ConfigEntry]] = {}
     for broker_id, group in _by_broker(resources).items():
         request = DescribeConfigsRequest(
@@ -169,7 +171,7 @@ QuotaEntity = Mapping[str, str | None]
 async def describe_quotas(
     cluster: ClientCore, entity: Mapping[str, str | None], *, any_name: Iterable[str] = (), strict: bool = True
 ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
-    """Quotas of entities that match: by name, the default (None), or any name of the types in `any_name`."""
+    """Return the quotas of matching entities: by name, by default (None), or of any name for the types in `any_name`."""
     components = [
         ComponentData(entity_type=kind, match_type=_EXACT if name is not None else _DEFAULT, match=name)
         for kind, name in entity.items()
@@ -186,7 +188,7 @@ async def describe_quotas(
 
 
 async def alter_quotas(cluster: ClientCore, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
-    """None removes a quota."""
+    """Set quotas; a value of None removes the quota."""
     request = AlterClientQuotasRequest(
         entries=[
             RequestEntryData(
@@ -222,7 +224,7 @@ class ScramUpsert:
 async def describe_scram(
     cluster: ClientCore, users: Sequence[str] | None
 ) -> dict[str, list[tuple[ScramMechanism, int]]]:
-    """Mechanisms and iterations by user; None asks for all users that have any."""
+    """Return mechanisms and iterations by user; None asks for all users that have credentials."""
     request = DescribeUserScramCredentialsRequest(
         users=None if users is None else [UserName(name=user) for user in users]
     )
@@ -238,7 +240,7 @@ async def describe_scram(
 async def alter_scram(
     cluster: ClientCore, user: str, *, upserts: Sequence[ScramUpsert] = (), deletions: Sequence[ScramMechanism] = ()
 ) -> None:
-    """The password never travels: the broker gets the salted hash."""
+    """Change a user's credentials. The password is not sent: the broker gets the salted hash."""
     upsertions = []
     for upsert in upserts:
         salt = os.urandom(26)

@@ -44,10 +44,10 @@ from barnabas.wire.messages.offset_fetch import (
 
 CLASSIC = "Classic"
 CONSUMER = "Consumer"
-#: Groups times partitions that one request asks about.
+#: Upper bound of groups times partitions in one request.
 _OFFSETS_AT_ONCE = 10_000
 
-#: States of a group whose members are about to have other partitions, by both protocols.
+#: States of a group that is about to assign its partitions again, in either protocol.
 REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
 
@@ -55,7 +55,7 @@ REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", 
 class GroupListing:
     group_id: str
     protocol_type: str
-    #: Empty where the broker is too old to say.
+    #: Empty if the broker is too old to report it.
     state: str
     #: `Classic`, `Consumer`, …
     type: str
@@ -64,7 +64,7 @@ class GroupListing:
 async def list_groups(
     cluster: ClientCore, *, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[GroupListing]:
-    """Of every broker, since each knows the groups that it coordinates; by id."""
+    """List the groups of all brokers, sorted by id. Each broker knows only the groups that it coordinates."""
     found: dict[str, GroupListing] = {}
     for broker_id in sorted(await cluster.brokers()):
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
@@ -99,12 +99,12 @@ class GroupDescription:
     assignor: str
     members: tuple[GroupMember, ...]
     coordinator_id: int
-    #: The id belongs to no group at all.
+    #: No group has this id.
     missing: bool = False
 
 
 async def describe_group(cluster: ClientCore, group_id: str) -> GroupDescription:
-    """Either kind of group: a KIP-848 group answers ConsumerGroupDescribe, a classic one DescribeGroups."""
+    """Describe a group of either kind: ConsumerGroupDescribe for a KIP-848 group, DescribeGroups for a classic one."""
     try:
         described = await cluster.ask_coordinator(
             group_id,
@@ -181,7 +181,7 @@ def _classic_members(group: DescribedGroup) -> tuple[GroupMember, ...]:
 
 
 async def member_counts(cluster: ClientCore, coordinator_id: int, kind: str, groups: Sequence[str]) -> dict[str, int]:
-    """How many members each of these groups has, of one kind and one coordinator. Those that it does not have are left out."""
+    """Return the member counts of these groups, which have one kind and one coordinator. Unknown groups are left out."""
     if kind == CONSUMER:
         found = await cluster.ask(
             coordinator_id,
@@ -194,7 +194,7 @@ async def member_counts(cluster: ClientCore, coordinator_id: int, kind: str, gro
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Of a member of a classic group; empty while the group rebalances."""
+    """Decode the partitions of a classic group's member; empty while the group rebalances."""
     if not data:
         return ()
     assignment, _ = codec.decode_versioned(ConsumerProtocolAssignment, data, newest_known=True)
@@ -220,7 +220,7 @@ async def committed_offsets(
     *,
     require_stable: bool = False,
 ) -> dict[TopicPartition, CommittedOffset]:
-    """What the group has committed, for some partitions or all; those without an offset are left out."""
+    """Return the offsets that the group has committed for these partitions, or for all. Partitions without one are left out."""
     wanted = None if partitions is None else by_topic(partitions)
     is_id_unknown = False
 
@@ -230,7 +230,7 @@ async def committed_offsets(
     async def once() -> dict[TopicPartition, CommittedOffset]:
         nonlocal is_id_unknown
         if is_id_unknown and wanted is not None:
-            # Made again perhaps, under another id: by its name alone it would have the offsets of the one before it.
+            # A topic may have been deleted and created again: by name alone the request would get the old topic's offsets.
             await cluster.refresh(wanted.keys())
         request = OffsetFetchRequest(
             group_id=group_id,
@@ -254,7 +254,7 @@ async def committed_offsets(
 async def committed_offsets_of(
     cluster: ClientCore, group_ids: Sequence[str], partitions: Iterable[TopicPartition]
 ) -> dict[str, dict[TopicPartition, CommittedOffset] | BrokerRefused]:
-    """What many groups have committed, or why that is not told: one request for many groups of one coordinator (KIP-709)."""
+    """Return the committed offsets of many groups, or why one cannot be read: one request per coordinator (KIP-709)."""
     wanted = by_topic(partitions)
     at_once = max(1, _OFFSETS_AT_ONCE // max(1, sum(map(len, wanted.values()))))
     by_broker: dict[int, list[str]] = {}
@@ -262,7 +262,7 @@ async def committed_offsets_of(
         for group, broker in (await cluster.coordinators(group_ids)).items():
             by_broker.setdefault(broker, []).append(group)
     except BrokerRefused:
-        by_broker = {}  # of one of them: each is asked about by itself
+        by_broker = {}  # a look-up failed: the loop below asks for each group alone
     found: dict[str, dict[TopicPartition, CommittedOffset] | BrokerRefused] = {}
     for broker, groups in by_broker.items():
         for some in (groups[at : at + at_once] for at in range(0, len(groups), at_once)):
@@ -270,14 +270,14 @@ async def committed_offsets_of(
             try:
                 response = await cluster.ask(broker, request, OffsetFetchResponse, version_min=8)
             except ClientError:
-                continue  # too old, or gone: see below
-            for told in response.groups:
-                if told.error_code:
+                continue  # too old or unreachable: the loop below asks for each group alone
+            for described in response.groups:
+                if described.error_code:
                     continue
                 try:
-                    found[told.group_id] = _committed_of(told.topics, _names(request.groups[0].topics or ()))
+                    found[described.group_id] = _committed_of(described.topics, _names(request.groups[0].topics or ()))
                 except BrokerRefused:
-                    continue  # not known yet: see below
+                    continue  # the loop below asks for this group alone
     for group in group_ids:
         if group not in found:
             try:
@@ -302,7 +302,7 @@ def _of_group(cluster: ClientCore, group_id: str, wanted: Mapping[str, list[int]
 
 
 def _names(topics: Iterable[OffsetFetchRequestTopics | OffsetCommitRequestTopic]) -> dict[bytes, str]:
-    """From version 10 on answers have ids where they had names."""
+    """Return names by topic id: from version 10 on responses have ids instead of names."""
     return {topic.topic_id: topic.name for topic in topics if topic.topic_id != NO_TOPIC_ID}
 
 
@@ -319,7 +319,7 @@ def _committed_of(
         for part in topic.partitions:
             key = TopicPartition(name, part.partition_index)
             if part.error_code and ErrorCode(part.error_code) in RETRIABLE:
-                # Not to be taken for an offset that was never committed: a consumer would begin somewhere else.
+                # Do not report this as "never committed": a consumer would begin at the wrong offset.
                 raise BrokerRefused(part.error_code, str(key))
             if not part.error_code and part.committed_offset >= 0:
                 found[key] = CommittedOffset(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
@@ -336,7 +336,8 @@ async def commit_offsets(
     instance_id: str | None = None,
     purpose: str = COORDINATION,
 ) -> dict[TopicPartition, ErrorCode]:
-    """The outcome by partition. Without a generation it is an administrator's commit, to an empty group."""
+    """Commit offsets and return the outcome by partition. Without a generation this is an administrator's commit, for
+    which the group must be empty."""
     request = OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=generation,
@@ -373,7 +374,7 @@ async def commit_offsets(
         for topic in response.topics
         for part in topic.partitions
     }
-    # Made again under the same name: these offsets were not meant for it.
+    # The topic was deleted and created again: these offsets belong to the old one.
     cluster.forget_leaders({where.topic for where, code in outcome.items() if code is ErrorCode.UNKNOWN_TOPIC_ID})
     return outcome
 
@@ -381,7 +382,7 @@ async def commit_offsets(
 async def delete_offsets(
     cluster: ClientCore, group_id: str, partitions: Iterable[TopicPartition]
 ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-    """The outcome as a whole, and by partition."""
+    """Delete offsets; return the outcome for the group and the outcome by partition."""
     request = OffsetDeleteRequest(
         group_id=group_id,
         topics=[

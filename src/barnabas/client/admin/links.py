@@ -1,4 +1,4 @@
-"""Links to other clusters: create, describe, pause, resume, promote, delete. Brokers of barnabas alone have them."""
+"""Links to other clusters: create, describe, pause, resume, promote, delete. Only barnabas brokers support them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,7 +22,7 @@ async def create_link(
     restart_recreated: bool = False,
     adopt: bool = False,
 ) -> None:
-    """Mirror topics of the cluster that `configs` reach: properties of a client, and `link.*`."""
+    """Mirror topics of the cluster that `configs` point to. `configs` has a client's properties and `link.*`."""
     request = CreateLinkRequest(
         name=name,
         configs=[LinkConfig(name=key, value=value) for key, value in configs.items()],
@@ -40,20 +40,20 @@ async def create_link(
 async def describe_links(
     cluster: ClientCore, names: Sequence[str] | None = None, *, partitions: bool = True
 ) -> list[DescribedLink]:
-    """As all brokers together tell: each knows the partitions that it leads."""
+    """Describe links, merged from the answers of all brokers: each broker knows only the partitions that it leads."""
     brokers = await cluster.brokers()
     request = DescribeLinksRequest(names=None if names is None else list(names), include_partitions=partitions)
     answers = await cluster.io.together(
         [cluster.ask(broker, request, DescribeLinksResponse) for broker in sorted(brokers)]
     )
     failed = [answer for answer in answers if isinstance(answer, ClientError)]
-    told = [answer for answer in answers if not isinstance(answer, ClientError)]
-    if not told:
+    answered = [answer for answer in answers if not isinstance(answer, ClientError)]
+    if not answered:
         raise failed[0]
-    if all(answer.error_code for answer in told):
-        check(told[0].error_code, told[0].error_message)
+    if all(answer.error_code for answer in answered):
+        check(answered[0].error_code, answered[0].error_message)
     merged: dict[str, DescribedLink] = {}
-    for answer in told:
+    for answer in answered:
         for link in answer.links:
             _merge(merged.setdefault(link.name, link), link)
     return [merged[name] for name in sorted(merged)]
@@ -79,7 +79,7 @@ def _merge(into: DescribedLink, other: DescribedLink) -> None:
 
 
 async def alter_link(cluster: ClientCore, name: str, action: str, *, topic: str | None = None) -> None:
-    """`pause`, `resume`, `promote` (when nothing is left to copy) or `promote-now`: a topic, or the whole link."""
+    """Apply `pause`, `resume`, `promote` (once everything is copied) or `promote-now` to a topic, or to the whole link."""
     response = await cluster.ask_any(AlterLinkRequest(name=name, topic=topic, action=action), AlterLinkResponse)
     check(response.error_code, response.error_message)
 

@@ -64,7 +64,7 @@ class ListedOffset:
 async def list_offsets(
     cluster: ClientCore, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, ListedOffset]:
-    """Offsets by time (or `LATEST`, `EARLIEST`, …). A partition whose leader keeps refusing has its error set."""
+    """Look up offsets by time (or `LATEST`, `EARLIEST`, …). A partition whose leader keeps refusing has its error set."""
     found: dict[TopicPartition, ListedOffset] = {}
 
     async def once() -> None:
@@ -112,14 +112,14 @@ def list_offsets_request(
 async def delete_records(
     cluster: ClientCore, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, tuple[int, ErrorCode]]:
-    """(new low watermark, outcome) by partition; offset -1 means the high watermark."""
+    """Delete records; return (new low watermark, outcome) by partition. Offset -1 means the high watermark."""
 
     results: dict[TopicPartition, tuple[int, ErrorCode]] = {}
 
     async def once() -> None:
         known = await cluster.topics({partition.topic for partition in before})
-        gone = [p for p in before if p.topic not in known or cluster.image.partition(p) is None]
-        results.update(dict.fromkeys(gone, (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+        missing = [p for p in before if p.topic not in known or cluster.image.partition(p) is None]
+        results.update(dict.fromkeys(missing, (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         by_leader = await cluster.leaders(partition for partition in before if partition not in results)
         for leader, partitions in by_leader.items():
             request = DeleteRecordsRequest(
@@ -152,7 +152,7 @@ UNCLEAN = 1
 async def elect_leaders(
     cluster: ClientCore, kind: int, partitions: Sequence[TopicPartition] | None
 ) -> dict[TopicPartition, tuple[ErrorCode, str | None]]:
-    """None elects for every partition. Those that needed no election are left out then, as Kafka does."""
+    """Elect leaders; None means all partitions. As in Kafka, partitions that needed no election are then left out."""
     request = ElectLeadersRequest(
         election_type=kind,
         topic_partitions=None
@@ -204,7 +204,7 @@ async def list_reassignments(
 async def alter_reassignments(
     cluster: ClientCore, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, tuple[ErrorCode, str | None]]:
-    """New replicas by partition; None cancels. The outcome by partition."""
+    """Set new replicas by partition (None cancels) and return the outcome by partition."""
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=cluster.config.request_timeout_ms,
         topics=[
@@ -235,7 +235,7 @@ async def alter_reassignments(
 async def describe_log_dirs(
     cluster: ClientCore, broker_id: int, partitions: Iterable[TopicPartition] | None = None
 ) -> list[DescribeLogDirsResult]:
-    """Each log directory of a broker, with the replicas in it (all, or those asked for)."""
+    """Describe the log directories of a broker, with all their replicas or only the given ones."""
     request = DescribeLogDirsRequest(
         topics=None
         if partitions is None

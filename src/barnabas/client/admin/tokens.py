@@ -25,7 +25,7 @@ from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationToken:
-    """Principals are written `User:alice`. The HMAC is the token's password: whoever shows a token shows a secret."""
+    """Principals are written `User:alice`. The HMAC is the token's password, so `repr` leaves it out."""
 
     token_id: str
     hmac: bytes
@@ -77,7 +77,7 @@ async def create_token(
 
 
 async def renew_token(cluster: ClientCore, hmac: bytes, *, period_ms: int = -1) -> int:
-    """When it ends now."""
+    """Renew a token; return when it now expires."""
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
     response = await cluster.ask_any(request, RenewDelegationTokenResponse)
     check(response.error_code)
@@ -85,7 +85,7 @@ async def renew_token(cluster: ClientCore, hmac: bytes, *, period_ms: int = -1) 
 
 
 async def expire_token(cluster: ClientCore, hmac: bytes, *, period_ms: int = -1) -> int:
-    """When it ends now; a negative period ends it at once."""
+    """Set when a token expires and return that time; with a negative period it expires now."""
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
     response = await cluster.ask_any(request, ExpireDelegationTokenResponse)
     check(response.error_code)
@@ -93,7 +93,7 @@ async def expire_token(cluster: ClientCore, hmac: bytes, *, period_ms: int = -1)
 
 
 async def describe_tokens(cluster: ClientCore, owners: Sequence[str] | None = None) -> list[DelegationToken]:
-    """Those of `owners`, or all that one may see."""
+    """Return the tokens of `owners`, or all that this user may see."""
     wanted = None
     if owners is not None:
         wanted = [
@@ -103,14 +103,14 @@ async def describe_tokens(cluster: ClientCore, owners: Sequence[str] | None = No
     check(response.error_code)
     return [
         DelegationToken(
-            token_id=each.token_id,
-            hmac=bytes(each.hmac),
-            owner=f"{each.principal_type}:{each.principal_name}",
-            requester=f"{each.token_requester_principal_type}:{each.token_requester_principal_name}",
-            renewers=tuple(f"{who.principal_type}:{who.principal_name}" for who in each.renewers),
-            issue_timestamp_ms=each.issue_timestamp,
-            expiry_timestamp_ms=each.expiry_timestamp,
-            max_timestamp_ms=each.max_timestamp,
+            token_id=token.token_id,
+            hmac=bytes(token.hmac),
+            owner=f"{token.principal_type}:{token.principal_name}",
+            requester=f"{token.token_requester_principal_type}:{token.token_requester_principal_name}",
+            renewers=tuple(f"{renewer.principal_type}:{renewer.principal_name}" for renewer in token.renewers),
+            issue_timestamp_ms=token.issue_timestamp,
+            expiry_timestamp_ms=token.expiry_timestamp,
+            max_timestamp_ms=token.max_timestamp,
         )
-        for each in response.tokens
+        for token in response.tokens
     ]

@@ -24,7 +24,7 @@ from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """`-1` leaves partitions or replication factor to the cluster's defaults; an assignment leaves neither."""
+    """`-1` leaves partitions or replication factor to the cluster's defaults. An assignment determines both."""
 
     name: str
     partitions: int = -1
@@ -34,7 +34,7 @@ class NewTopic:
 
 
 async def create_topics(cluster: ClientCore, topics: Sequence[NewTopic], *, validate_only: bool = False) -> None:
-    """All of them, or `BrokerRefused` for the first that failed."""
+    """Create all of them, or raise `BrokerRefused` for the first that failed."""
     request = CreateTopicsRequest(
         topics=[
             CreatableTopic(
@@ -60,7 +60,7 @@ async def create_topics(cluster: ClientCore, topics: Sequence[NewTopic], *, vali
 
 
 async def ensure_topic(cluster: ClientCore, topic: NewTopic) -> None:
-    """Create it, unless it is there already."""
+    """Create the topic unless it exists."""
     try:
         await create_topics(cluster, [topic])
     except BrokerRefused as refused:
@@ -96,7 +96,7 @@ async def create_partitions(
 
 
 async def delete_topics(cluster: ClientCore, names: Sequence[str]) -> dict[str, ErrorCode]:
-    """The outcome by topic."""
+    """Delete topics; return the outcome by topic."""
     request = DeleteTopicsRequest(
         topic_names=list(names),
         topics=[DeleteTopicState(name=name) for name in names],

@@ -37,7 +37,7 @@ class TransactionListing:
 async def list_transactions(
     cluster: ClientCore, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), duration_ms: int = -1
 ) -> list[TransactionListing]:
-    """Of every broker, since each knows the transactions that it coordinates."""
+    """List the transactions of all brokers: each broker knows only the transactions that it coordinates."""
     found: list[TransactionListing] = []
     request = ListTransactionsRequest(
         state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=duration_ms
@@ -57,7 +57,7 @@ async def list_transactions(
 
 
 async def describe_transaction(cluster: ClientCore, transactional_id: str) -> tuple[int, TransactionState]:
-    """The coordinator's broker id, and what it knows."""
+    """Return the coordinator's broker id and its state of the transaction."""
     response = await cluster.ask_coordinator(
         transactional_id,
         DescribeTransactionsRequest(transactional_ids=[transactional_id]),
@@ -73,7 +73,7 @@ async def describe_transaction(cluster: ClientCore, transactional_id: str) -> tu
 async def describe_producers(
     cluster: ClientCore, partition: TopicPartition, *, broker_id: int | None = None
 ) -> list[ProducerState]:
-    """The producers that the leader of a partition (or a given replica) remembers."""
+    """Return the producers that the leader of a partition (or the given replica) remembers."""
 
     async def once() -> list[ProducerState]:
         at = broker_id
@@ -96,7 +96,7 @@ async def describe_producers(
 async def abort_transaction(
     cluster: ClientCore, partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> None:
-    """Write an abort marker to one partition, past the coordinator: the way out of a hanging transaction."""
+    """Write an abort marker to one partition without the coordinator. This ends a hanging transaction."""
 
     async def once() -> None:
         (leader,) = await cluster.leaders([partition])

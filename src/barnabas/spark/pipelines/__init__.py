@@ -32,7 +32,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def analyzed(df: "DataFrame") -> "DataFrame":
-    """The same, with its columns known: for what asks for them inside a function of a project, where Spark does not tell.
+    """Return the same DataFrame with its columns known, for methods that ask for them inside a function of a project.
 
     `analyzed(events).groupBy("id").transformWithStateInPandas(…)`.
     """

@@ -1,4 +1,4 @@
-"""What is known about a record that went wrong: the error column, and where the record was."""
+"""The error column of a record that could not be used, and the record's place as text."""
 
 from typing import Final
 
@@ -9,14 +9,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 from barnabas.spark.pipelines._fields import column
 from barnabas.spark.pipelines._schema import columns_of
 
-#: What an error column holds; null where nothing went wrong.
+#: The type of an error column; null for a good record.
 ERROR_TYPE: Final = StructType([StructField("class", StringType()), StructField("message", StringType())])
 ERROR_DDL: Final = "struct<class: string, message: string>"
 PLACE: Final = ("topic", "partition", "offset")
 
 
 def place_of(df: DataFrame) -> Column:
-    """`topic orders, partition 2, offset 41: `, as far as the DataFrame knows."""
+    """Return `topic orders, partition 2, offset 41: `, as far as the DataFrame has these columns."""
     known = [name for name in PLACE if name in columns_of(df)]
     parts = [part for name in known for part in (F.lit(f", {name} "), column(name).cast("string"))]
     if not parts:

@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from barnabas.spark.pipelines._schema import columns_of, schema_of
 
-#: What becomes of a field: nothing, itself under another name or value, or several fields.
+#: The replacement of a field: nothing, itself under another name or value, or several fields.
 Named: TypeAlias = tuple[str, Column]
 Change: TypeAlias = Callable[[StructField, Column], list[Named]]
 Path: TypeAlias = tuple[str, ...]
@@ -29,38 +29,38 @@ def quoted(name: str) -> str:
 
 
 def column(name: str) -> Column:
-    """The DataFrame's column of just this name, dots and all."""
+    """Return the DataFrame's column of just this name, dots and all."""
     return F.col(quoted(name))
 
 
 def without(df: DataFrame, name: str) -> DataFrame:
-    """`DataFrame.drop`, which in a pipeline makes Spark look for datasets that are not there yet."""
+    """Drop a column. `DataFrame.drop` makes Spark look for datasets that a pipeline has not defined yet."""
     return df.select(*[column(one) for one in columns_of(df) if one != name])
 
 
-def column_type(df: DataFrame, name: str, who: str) -> DataType:
-    """The type of a column that a transform needs."""
+def column_type(df: DataFrame, name: str, caller: str) -> DataType:
+    """Return the type of a column that a transform needs."""
     schema = schema_of(df)
     if name not in schema.names:
-        raise TransformError(f"{who}: no column {name!r}; there are {', '.join(schema.names)}")
+        raise TransformError(f"{caller}: no column {name!r}; there are {', '.join(schema.names)}")
     return schema[name].dataType
 
 
-def fields_of(df: DataFrame, of: str | None, who: str) -> StructType:
-    """The fields that a transform may see."""
+def fields_of(df: DataFrame, of: str | None, caller: str) -> StructType:
+    """Return the fields that a transform may see."""
     if of is None:
         return schema_of(df)
-    kind = column_type(df, of, who)
+    kind = column_type(df, of, caller)
     if not isinstance(kind, StructType):
-        raise TransformError(f"{who}: column {of!r} is {kind.simpleString()}, which has no fields: decode it first")
+        raise TransformError(f"{caller}: column {of!r} is {kind.simpleString()}, which has no fields: decode it first")
     return kind
 
 
-def resolve(fields: StructType, path: str, who: str) -> Path:
-    """The names that lead to a field; a name with dots in it is tried before a path."""
+def resolve(fields: StructType, path: str, caller: str) -> Path:
+    """Return the names that lead to a field; a name with dots in it is tried before a path."""
     found = _find(fields, path)
     if found is None:
-        raise TransformError(f"{who}: no field {path!r}; there are {', '.join(fields.names)}")
+        raise TransformError(f"{caller}: no field {path!r}; there are {', '.join(fields.names)}")
     return found
 
 
@@ -77,7 +77,7 @@ def _find(fields: StructType, path: str) -> Path | None:
 
 
 def read(of: str | None, path: Path) -> Column:
-    """The value at a path."""
+    """Return the value at a path."""
     names = path if of is None else (of, *path)
     value = column(names[0])
     for name in names[1:]:
@@ -90,15 +90,15 @@ def each(fields: StructType, of: str | None) -> Iterable[tuple[StructField, Colu
         yield field, read(of, (field.name,))
 
 
-def put(df: DataFrame, of: str | None, named: list[Named], who: str) -> DataFrame:
-    """The DataFrame with these fields in place of all that `of` had."""
+def put(df: DataFrame, of: str | None, named: list[Named], caller: str) -> DataFrame:
+    """Return the DataFrame with these fields in place of all fields of `of`."""
     names = [name for name, _ in named]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise TransformError(f"{who}: more than one field would be named {', '.join(map(repr, twice))}")
+        raise TransformError(f"{caller}: more than one field would be named {', '.join(map(repr, twice))}")
     if of is None:
         return df.select(*[value.alias(name) for name, value in named])
     if not named:
-        raise TransformError(f"{who}: no field of {of!r} would be left")
+        raise TransformError(f"{caller}: no field of {of!r} would be left")
     return df.withColumn(of, _struct(column(of), named))
 
 
@@ -107,11 +107,11 @@ def _struct(whole: Column, named: list[Named]) -> Column:
     return F.when(whole.isNotNull(), packed)
 
 
-def rewrite(df: DataFrame, of: str | None, changes: Mapping[str, Change], who: str) -> DataFrame:
+def rewrite(df: DataFrame, of: str | None, changes: Mapping[str, Change], caller: str) -> DataFrame:
     """Change the fields at these paths; every other field stays where and what it is."""
-    fields = fields_of(df, of, who)
-    found = {resolve(fields, path, who): change for path, change in changes.items()}
-    return put(df, of, _rewritten(fields, found, (), of), who)
+    fields = fields_of(df, of, caller)
+    found = {resolve(fields, path, caller): change for path, change in changes.items()}
+    return put(df, of, _rewritten(fields, found, (), of), caller)
 
 
 def _rewritten(fields: StructType, changes: Mapping[Path, Change], above: Path, of: str | None) -> list[Named]:

@@ -1,8 +1,8 @@
-"""The flows of a project, remembered while it is read: what each returned, what it reads, where it is defined.
+"""The flows of a project, remembered while it is read: their DataFrames, what they read, and where they are defined.
 
-A flow goes to Spark as it is, but for one thing. Spark looks for the table at once below `withWatermark`, which another flow of
-the pipeline is yet to make; its SQL with a WATERMARK clause waits. So `spark.readStream.table("orders").withWatermark(…)` is
-handed over as that.
+A flow goes to Spark as it is, with one exception. Below `withWatermark` Spark looks for the table at once, although another
+flow of the pipeline has yet to make it; Spark's SQL with a WATERMARK clause waits. So
+`spark.readStream.table("orders").withWatermark(…)` is passed on as that SQL.
 """
 
 import dataclasses
@@ -18,28 +18,28 @@ _DELAY: Final = re.compile(r"(?:interval\s+)?((?:\d+\s*[a-z]+\s*)+)", re.IGNOREC
 
 
 class UnknownSchema(ValueError):
-    """A schema that is needed now, while a pipeline is defined, and cannot be found out."""
+    """A schema that is needed while a pipeline is being defined, and cannot be found out."""
 
 
 @dataclasses.dataclass
 class Flows:
-    #: What was returned for each dataset, by the dataset's name.
+    #: The DataFrame of each dataset, by the dataset's name.
     known: dict[str, DataFrame] = dataclasses.field(default_factory=dict)
-    #: What each flow names as a table.
+    #: Names of the tables that each flow reads.
     reads: dict[str, set[str]] = dataclasses.field(default_factory=dict)
-    #: Those of them that it reads as streams: what comes into such a table goes on into its target.
+    #: The tables of `reads` that a flow reads as streams: new rows of such a table go on into the flow's target.
     streams: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     #: `file:line` of each flow.
     places: dict[str, str] = dataclasses.field(default_factory=dict)
     #: The dataset or sink that each flow writes.
     targets: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: Temporary views: the flow of one has its name.
+    #: Temporary views: the flow of a view has the view's name.
     views: set[str] = dataclasses.field(default_factory=set)
     #: The flow whose function is being called.
     current: str | None = None
 
     def inputs(self, flow: str) -> set[str]:
-        """Flows that write what this one reads, directly or through views."""
+        """Return the flows that write what this one reads, directly or through views."""
         tables = set(self.reads.get(flow, ()))
         while more := {name for view in tables & self.views for name in self.reads.get(view, ())} - tables:
             tables |= more
@@ -47,7 +47,7 @@ class Flows:
 
 
 def flows_of(registry: Any) -> Flows:
-    """Of this registry, from the first call on; later calls return the same."""
+    """Return the flows of this registry, remembered from the first call on; later calls return the same object."""
     from pyspark.pipelines.output import TemporaryView
 
     flows = getattr(registry, _FLOWS, None)
@@ -96,7 +96,7 @@ def flows_of(registry: Any) -> Flows:
 
 
 def active_flows() -> Flows | None:
-    """Of the project that is being read, by whichever program, from the first use of a connector on. None outside of one."""
+    """Return the flows of the project that is being read, from the first use of a connector on. None outside of a project."""
     from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
 
     try:
@@ -106,7 +106,7 @@ def active_flows() -> Flows | None:
 
 
 def active_flow() -> str | None:
-    """The flow whose function is being called, if one is."""
+    """Return the flow whose function is being called, if one is."""
     flows = active_flows()
     return None if flows is None else flows.current
 
@@ -120,14 +120,14 @@ def _advice(error: AnalysisException) -> str:
     if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
         return ""
     return (
-        "Spark looks for a table at once, which another flow of this pipeline is yet to make: na.fill and a few others make it "
-        "look, and withWatermark where it does not stand right behind readStream.table(…). Put withWatermark there, and write "
-        "the others with select: "
+        "Spark looks for a table at once here, although another flow of this pipeline has yet to make it: na.fill and a few "
+        "others do that, and withWatermark if it does not directly follow readStream.table(…). Put withWatermark there, and "
+        "write the others with select: "
     )
 
 
 class _Handed:
-    """What Spark's registry takes of a DataFrame: its plan."""
+    """The part of a DataFrame that Spark's registry uses: its plan."""
 
     def __init__(self, df: Any) -> None:
         self._df = df
@@ -140,7 +140,7 @@ class _Handed:
 
 
 def watermark_by_sql(message: Any) -> None:
-    """Replace a watermark right above the stream of a table by the query that says the same."""
+    """Replace a watermark right above the stream of a table by the equivalent query."""
     import pyspark.sql.connect.proto as pb2
 
     for child in _children(message):
@@ -170,7 +170,7 @@ def short(name: str) -> str:
 
 
 def tables_in(message: Any) -> Iterator[tuple[str, bool]]:
-    """The names of tables in a plan, and whether they are read as streams."""
+    """Yield the names of tables in a plan, and whether they are read as streams."""
     import pyspark.sql.connect.proto as pb2
 
     if isinstance(message, pb2.Relation) and message.WhichOneof("rel_type") == "read":
@@ -182,7 +182,7 @@ def tables_in(message: Any) -> Iterator[tuple[str, bool]]:
 
 
 def put_in_place(message: Any, known: Mapping[str, DataFrame], client: Any) -> None:
-    """Replace reads of known datasets by what they are, all the way down."""
+    """Replace reads of known datasets by their plans, all the way down."""
     import pyspark.sql.connect.proto as pb2
 
     if isinstance(message, pb2.Relation) and message.WhichOneof("rel_type") == "read":

@@ -1,8 +1,8 @@
 """The schema of a DataFrame, also inside a function of `pyspark.pipelines`, where Spark refuses to analyze.
 
-It refuses because a dataset that the pipeline defines elsewhere is not known to it yet. To us it is: what a flow's function
-returned is remembered while a project is read, file by file. A schema is then that of the DataFrame with such datasets put
-in place of their names, which Spark analyzes as any other. A dataset has to be defined before another one asks for its schema.
+Spark refuses because it does not know a dataset yet that the pipeline defines elsewhere. We know it: the DataFrames of flows
+are remembered while a project is read, file by file. So Spark analyzes the DataFrame with such datasets
+in place of their names, as any other. A dataset has to be defined before another one asks for its schema.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _CONTEXT: Final = "PipelineAnalysisContext"
 
 
 def schema_of(df: DataFrame) -> StructType:
-    """Never analyzes twice: Spark keeps a DataFrame's schema."""
+    """Return the schema. Analyzes once: Spark keeps a DataFrame's schema."""
     session = df.sparkSession
     client = getattr(session, "client", None) if is_of_connect(df) else None
     if client is None or not _is_in_query_function(client):
@@ -34,7 +34,7 @@ def schema_of(df: DataFrame) -> StructType:
                 remote._cached_schema = client.schema(plan)
         except AnalysisException as error:
             raise UnknownSchema(
-                f"the schema of a dataset is needed and not known; define what it reads before it: {error}"
+                f"the schema of a dataset is needed before it is known; define the datasets that it reads before it: {error}"
             ) from error
     found: StructType = remote._cached_schema
     return found
@@ -45,7 +45,7 @@ def columns_of(df: DataFrame) -> list[str]:
 
 
 def parse_type(ddl: str) -> DataType:
-    """A type out of its DDL, which a remote Spark parses by what it takes for an analysis."""
+    """Return the type of a DDL text. A remote Spark parses it by a call that it counts as an analysis."""
     from pyspark.sql.utils import is_remote
 
     if not is_remote():

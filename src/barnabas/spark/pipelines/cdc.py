@@ -1,4 +1,4 @@
-"""Change data capture: a topic of changes keeps a table as its source is.
+"""Change data capture: a topic of changes keeps a table equal to its source.
 
 First a stream of changes is brought into one form: the table's columns, `_deleted`, and `_sequence`, by which changes of a key
 are ordered. Then a sink applies them, each batch once:
@@ -6,17 +6,17 @@ are ordered. Then a sink applies them, each batch once:
     changes = debezium(decode(records, Json(debezium_schema("id long, name string"), envelope=True), mode="FAIL"))
     upsert_into_delta("/lake/customers", keys=["id"]).writer(changes, checkpoint="/state/customers").start()
 
-A change that is older than what the table has of its key is passed over, so changes may come late and again. The table keeps
-`_sequence` for that: the place of a change in the log of its database where Debezium tells it, else its time; then its offset.
-A time is right where one clock gives it to all changes of a key (Debezium's, a single producer's, the broker's with
+A change that is older than the table's row of its key is ignored, so changes may come late and more than once. The table keeps
+`_sequence` for that: the place of a change in the log of its database if Debezium gives it, else its time; then its offset.
+A time is right if one clock gives it to all changes of a key (Debezium's, a single producer's, the broker's with
 `message.timestamp.type=LogAppendTime`). Offsets alone
 (`sequence="offset"`) are right while a topic gets no more partitions.
 
 A record that `decode` could not read (mode PERMISSIVE) is neither a tombstone nor a delete. It fails the query, unless it was
 taken out before: `filter("error is null")`.
 
-A row that was deleted for good is forgotten with its sequence; where changes may overtake one another, `deletes="soft"` keeps
-it, marked `_deleted`.
+A row that was deleted for good is forgotten with its sequence. If changes may overtake one another, `deletes="soft"` keeps
+the row, marked `_deleted`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,8 @@ from barnabas.spark.pipelines.connector import Sink, registering, text_options
 
 DELETED: Final = "_deleted"
 SEQUENCE: Final = "_sequence"
-#: Names of columns whose values the change does not have, because the update left them alone: a table keeps the values it has.
+#: The column with the names of columns whose values an update left alone, so that the change does not have them: a table keeps
+#: its own.
 UNCHANGED_COLUMNS: Final = "_unchanged"
 #: The error of a row that `sources.changes` read with mode=PERMISSIVE: `struct<class, message>`, null for a good row.
 ERROR: Final = "_error"
@@ -47,7 +48,7 @@ _SNAPSHOT: Final = "r"
 _UPSERTS: Final = ("c", "u", _SNAPSHOT)
 _DELETE: Final = "d"
 
-#: What Debezium says of where in the log of its database a change stands, by database.
+#: Debezium's fields for the place of a change in the log of its database, by database.
 _POSITIONS: Final[Mapping[str, str]] = {
     "postgresql": "lsn long, ts_ms long",
     "mysql": "file string, pos long, row int, ts_ms long",
@@ -55,8 +56,8 @@ _POSITIONS: Final[Mapping[str, str]] = {
 
 
 def debezium_schema(row: StructType | str, *, source: Literal["postgresql", "mysql"] | None = None) -> StructType:
-    """The envelope around rows of this schema, as much of it as is used here. With `source`, also where a change stands in the
-    log of that database, by which `debezium` then orders.
+    """Return the schema of the envelope around rows of this schema, as far as it is used here. With `source`, it also has the
+    change's place in the log of that database, by which `debezium` then orders.
     """
     kind = row if isinstance(row, StructType) else parse_type(row)
     if not isinstance(kind, StructType):
@@ -76,9 +77,9 @@ def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None =
     """Changes out of Debezium's envelope in the struct column `of`.
 
     `sequence`: a column, or a path in the envelope (`source.version`). By default changes are ordered by their place in the log
-    of the database, where the envelope has that (`source.lsn`; `source.file`, `.pos` and `.row`), else by its `ts_ms`; then by
-    offset. A row of a snapshot that has no place comes before all changes; a change without one fails the query. The tombstone
-    that follows a delete says nothing new and is left out. An operation that is no change of a row (a truncate) fails the
+    of the database if the envelope has it (`source.lsn`; `source.file`, `.pos` and `.row`), else by its `ts_ms`; then by
+    offset. A row of a snapshot without a place comes before all changes; a change without one fails the query. The tombstone
+    after a delete repeats the delete and is left out. An operation that does not change a row (a truncate) fails the
     query, with topic, partition and offset.
     """
     envelope = fields_of(df, of, "debezium")
@@ -98,9 +99,9 @@ def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None =
         F.when(op.isin(*_UPSERTS), F.lit(False)).when(op == _DELETE, F.lit(True)).otherwise(F.raise_error(message))
     )
     after, before = read(of, ("after",)), read(of, ("before",))
-    there = df.filter(column(of).isNotNull())
+    present = df.filter(column(of).isNotNull())
     if (problem := _problem(df)) is not None:
-        there = df.filter(column(of).isNotNull() | problem.isNotNull())
+        present = df.filter(column(of).isNotNull() | problem.isNotNull())
         deleted = F.when(problem.isNotNull(), F.raise_error(problem)).otherwise(deleted)
     when = read(of, ("ts_ms",)) if "ts_ms" in envelope.names else None
     in_log = _in_log(df, envelope, of)
@@ -112,13 +113,13 @@ def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None =
         order = _in_time(df, when, "debezium")
     current = F.when(op == _DELETE, before).otherwise(after)
     fields = [current.getField(name).alias(name) for name in row.names]
-    return there.select(*fields, deleted.cast("boolean").alias(DELETED), order.alias(SEQUENCE))
+    return present.select(*fields, deleted.cast("boolean").alias(DELETED), order.alias(SEQUENCE))
 
 
 def keyed(
     df: DataFrame, *, keys: Sequence[str], of: str = "data", key: str = "key", sequence: str | Column | None = None
 ) -> DataFrame:
-    """Changes out of a topic in which a record is a row and a tombstone deletes the row of its key: a compacted topic.
+    """Return the changes of a compacted topic, in which a record is a row and a tombstone deletes the row of its key.
 
     `of` is the decoded value, `key` the decoded key: a struct with the fields `keys`, or the one key itself. `sequence`: a
     column, or a path in the value, which a tombstone does not have; by default the record's time, then its offset.
@@ -150,32 +151,33 @@ def keyed(
 
 
 def _problem(df: DataFrame) -> Column | None:
-    """What `decode` found wrong with a record, which has no data then: not because it is a tombstone."""
+    """Return the error of a record that `decode` could not read. Such a record has no data, but is no tombstone."""
     schema = schema_of(df)
     kind = schema[_ERROR].dataType if _ERROR in schema.names else None
-    is_told = isinstance(kind, StructType) and kind.names == ERROR_TYPE.names
-    return column(_ERROR).getField("message") if is_told else None
+    is_error = isinstance(kind, StructType) and kind.names == ERROR_TYPE.names
+    return column(_ERROR).getField("message") if is_error else None
 
 
-def _in_time(df: DataFrame, when_ms: Column | None, who: str) -> Column:
-    """By time, then by offset, as one text of digits that every table can compare.
+def _in_time(df: DataFrame, when_ms: Column | None, caller: str) -> Column:
+    """Return the order by time, then by offset, as one text of digits that every table can compare.
 
-    Not by offset alone: a topic that gets more partitions sends a key to another of them, where offsets are lower, and every
-    later change would pass for an old one.
+    Not by offset alone: when a topic gets more partitions, a key may go to another one, where offsets are lower, and every
+    later change would seem old.
     """
-    there = columns_of(df)
-    if "offset" not in there or ("timestamp" not in there and when_ms is None):
+    names = columns_of(df)
+    if "offset" not in names or ("timestamp" not in names and when_ms is None):
         raise TransformError(
-            f"{who}: changes need an order: keep the columns timestamp and offset, or name one by sequence="
+            f"{caller}: changes need an order: keep the columns timestamp and offset, or name one by sequence="
         )
     stamps = [] if when_ms is None else [when_ms]
-    stamps += [F.unix_millis(column("timestamp"))] if "timestamp" in there else []
+    stamps += [F.unix_millis(column("timestamp"))] if "timestamp" in names else []
     time_ms = F.greatest(F.coalesce(*stamps, F.lit(0)), F.lit(0).cast("long"))
     return F.format_string("%015d%019d", time_ms, column("offset"))
 
 
 def _in_log(df: DataFrame, envelope: StructType, of: str) -> Column | None:
-    """By the place in the log of the database: right whatever topics, partitions and clocks do. None where it is not told.
+    """Return the order by the place in the log of the database: right whatever topics, partitions and clocks do. None without a
+    place.
 
     Its first letter makes it newer than every time: a table that was ordered by time goes on with it.
     """
@@ -203,7 +205,7 @@ def _in_log(df: DataFrame, envelope: StructType, of: str) -> Column | None:
 
 
 def _sequence(df: DataFrame, fields: StructType, of: str, sequence: str | Column) -> Column:
-    """A change without one is older than none and newer than none: it would be passed over."""
+    """Return the order by a column; a null fails the query: such a change is neither older nor newer, and would be ignored."""
     if not isinstance(sequence, str):
         order = sequence
     elif sequence in columns_of(df):
@@ -218,7 +220,7 @@ def _sequence(df: DataFrame, fields: StructType, of: str, sequence: str | Column
 def upsert_into_delta(
     path: str, *, keys: Sequence[str], deletes: Deletes = "hard", storage: Mapping[str, str] | None = None
 ) -> Sink:
-    """Apply changes to a Delta table at this folder or URI, which the first batch makes."""
+    """Return a sink that applies changes to a Delta table at this folder or URI, which the first batch makes."""
     options = text_options(path=path, key=list(keys), deletes=_checked(deletes))
     options |= {f"storage.{name}": value for name, value in (storage or {}).items()}
     return Sink(
@@ -234,7 +236,10 @@ def upsert_into_sql(
     deletes: Deletes = "hard",
     options: Mapping[str, str] | None = None,
 ) -> Sink:
-    """Apply changes to a table of PostgreSQL or SQLite, which the first batch makes. `options`: any other of `sinks.sql`."""
+    """Return a sink that applies changes to a table of PostgreSQL or SQLite, which the first batch makes.
+
+    `options`: any other of `sinks.sql`.
+    """
     delete_column = DELETED if _checked(deletes) == "hard" else None
     return sinks.sql(
         uri, table, mode="upsert", key=keys, order_by=SEQUENCE, delete_column=delete_column, options=options
@@ -243,7 +248,7 @@ def upsert_into_sql(
 
 def _checked(deletes: Deletes) -> Deletes:
     if deletes not in ("hard", "soft"):
-        raise ValueError(f"deletes are hard or soft, not {deletes!r}")
+        raise ValueError(f"deletes={deletes!r} is not valid: use hard or soft")
     return deletes
 
 
@@ -267,4 +272,4 @@ def check_changes(schema: StructType, keys: Sequence[str]) -> None:
         raise ValueError(f"rows lack {', '.join(missing)}: bring them into form with cdc.debezium or cdc.keyed")
     kind = schema[SEQUENCE].dataType
     if not isinstance(kind, AtomicType):
-        raise ValueError(f"{SEQUENCE} is {kind.simpleString()}, by which rows cannot be ordered")
+        raise ValueError(f"{SEQUENCE} is {kind.simpleString()}, and rows cannot be ordered by this type")

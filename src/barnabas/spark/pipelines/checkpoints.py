@@ -1,10 +1,10 @@
-"""Where flows of a project keep their checkpoints: `<storage>/_checkpoints/<target>/<flow>/<start>`, as Spark lays them out."""
+"""Finds the checkpoints of a project's flows: `<storage>/_checkpoints/<target>/<flow>/<start>`, as Spark lays them out."""
 
 from barnabas.spark.checkpoint_files import CheckpointFiles, location_of
 
 
 def checkpoints_of(storage: str) -> dict[str, CheckpointFiles]:
-    """By TARGET/FLOW. A full refresh makes a folder of the next number, and Spark goes on in the highest one."""
+    """Return them by TARGET/FLOW. A full refresh makes a folder of the next number, and Spark goes on in the highest one."""
     root = CheckpointFiles(location_of(f"{storage}/_checkpoints"))
     names = [f"{target}/{flow}" for target in root.folders("") for flow in root.folders(target)]
     found = {name: _last_start(root, name) for name in sorted(names)}
@@ -12,7 +12,7 @@ def checkpoints_of(storage: str) -> dict[str, CheckpointFiles]:
 
 
 def checkpoint_of(storage: str, target: str, flow: str) -> CheckpointFiles | None:
-    """None if the flow has not run yet."""
+    """Return the checkpoint of a flow; None if the flow has not run yet."""
     return _last_start(CheckpointFiles(location_of(f"{storage}/_checkpoints")), f"{target}/{flow}")
 
 

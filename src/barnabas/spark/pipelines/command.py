@@ -32,22 +32,22 @@ def init(folder: Path, *, bootstrap: str) -> None:
 
 
 def validate(place: Path, *, master: str) -> None:
-    """A dry run: everything is read and resolved, nothing is started or made."""
+    """Do a dry run: read and resolve everything, start and create nothing."""
     chosen = project.load_project(place)
     flows: list[str] = []
 
-    def told(event: Event) -> None:
+    def take(event: Event) -> None:
         if isinstance(event, FlowState) and event.flow not in flows:
             flows.append(event.flow)
 
     with session.start(chosen, master) as spark:
-        Runner(chosen, spark, told).run(RunOptions(dry=True))
+        Runner(chosen, spark, take).run(RunOptions(dry=True))
     names = ", ".join(str(file.relative_to(chosen.folder)) for file in chosen.files())
     sys.stdout.write(f"{chosen.name} is valid: {names}\n")
 
 
 def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool, with_reports: bool = True) -> None:
-    """`with_reports`: the console shows what the flows do."""
+    """Run the project. `with_reports`: the console shows its flows."""
     chosen = project.load_project(place)
     known = status.load(chosen.progress_file)
     if known is not None and status.is_running(known):
@@ -60,7 +60,7 @@ def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool, w
     report = Report(first, chosen.progress_file, as_json_lines=as_json_lines)
     reporter = RunReporter(chosen.name, chosen.client_settings()) if with_reports else None
 
-    def told(event: Event) -> None:
+    def take(event: Event) -> None:
         report.take(event)
         if reporter is not None:
             reporter.take(event)
@@ -72,16 +72,16 @@ def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool, w
     with report.shown(), _signals() as on_signal:
         try:
             with session.start(chosen, master) as spark:
-                runner = Runner(chosen, spark, told, rests)
+                runner = Runner(chosen, spark, take, rests)
                 on_signal(runner.stop if options.continuous else _interrupt)
                 runner.run(options)
         except BarnabasError as error:
-            # What a flow failed for is told with the flow.
+            # The reason of a flow's failure is shown with the flow.
             said = "Run has FAILED." if report.status.failures() else str(error)
-            told(RunState(live.now(), "FAILED", said))
+            take(RunState(live.now(), "FAILED", said))
             raise
         except KeyboardInterrupt:
-            told(RunState(live.now(), "STOPPED", "Run has been stopped."))
+            take(RunState(live.now(), "STOPPED", "Run has been stopped."))
             raise
         finally:
             if reporter is not None:
@@ -89,7 +89,7 @@ def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool, w
 
 
 class Report:
-    """Keeps the status, saves it, and shows it: on a terminal as a table, else one line an event."""
+    """Keeps the status, saves it, and shows it: as a table on a terminal, else one line per event."""
 
     def __init__(self, first: Status, file: Path, *, as_json_lines: bool) -> None:
         self.status = first
@@ -123,7 +123,7 @@ class Report:
 
 
 def show_status(place: Path, *, as_json_document: bool, command_config: str | None = None) -> None:
-    """`command_config`: how to reach a secured cluster, instead of what the spec says."""
+    """Show the last status. `command_config`: settings for a secured cluster, instead of those of the spec."""
     chosen = project.load_project(place)
     known = status.load(chosen.progress_file)
     if known is None:
@@ -175,7 +175,7 @@ def _interrupt() -> None:
 
 @contextmanager
 def _signals() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Ctrl-C and SIGTERM call what was last set; a second one does not wait for it."""
+    """Let Ctrl-C and SIGTERM call the action that was set last; a second signal does not wait for it."""
     action: list[Callable[[], None]] = [_interrupt]
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -189,7 +189,7 @@ def _signals() -> Iterator[Callable[[Callable[[], None]], None]]:
 
     def set_action(chosen: Callable[[], None]) -> None:
         action[0] = chosen
-        for number in previous:  # again: Spark takes SIGINT for itself when it starts
+        for number in previous:  # set it again: Spark takes SIGINT for itself when it starts
             signal.signal(number, handle)
 
     try:

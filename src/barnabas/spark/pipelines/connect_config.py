@@ -1,4 +1,4 @@
-"""A connector's `transforms` settings, as they stand in its JSON or properties, turned into transforms of a DataFrame.
+"""Turns a connector's `transforms` settings, as in its JSON or properties, into transforms of a DataFrame.
 
     orders.transform(from_connect({
         "transforms": "mask,route",
@@ -23,7 +23,7 @@ _REQUIRED: Final = object()
 
 
 class _Settings:
-    """The settings of one transform or predicate; each that is read is ticked off, and what is left over is an error."""
+    """The settings of one transform or predicate. Each that is read is ticked off; a setting that remains is an error."""
 
     def __init__(self, prefix: str, config: Mapping[str, str]) -> None:
         self._prefix = prefix
@@ -56,15 +56,15 @@ class _Settings:
     def nothing_left(self) -> None:
         if self._left:
             names = ", ".join(self._prefix + name for name in sorted(self._left))
-            raise t.TransformError(f"not understood here: {names}")
+            raise t.TransformError(f"not supported here: {names}")
 
 
 def from_connect(config: Mapping[str, str], *, key: str = "key", value: str | None = "value") -> t.Transform:
-    """The chain that `transforms` names. `key` and `value` are the columns that `$Key` and `$Value` mean; `value=None` says
-    that the value's fields are the DataFrame's own columns."""
+    """Return the chain that `transforms` names. `key` and `value` are the columns of `$Key` and `$Value`; with `value=None`
+    the value's fields are the DataFrame's own columns."""
     predicates = {name: _predicate(name, config) for name in _names(config, "predicates")}
-    made = [_transform(name, config, predicates, key, value) for name in _names(config, "transforms")]
-    return t.chain(*made)
+    transforms = [_transform(name, config, predicates, key, value) for name in _names(config, "transforms")]
+    return t.chain(*transforms)
 
 
 def _names(config: Mapping[str, str], of: str) -> list[str]:
@@ -74,20 +74,20 @@ def _names(config: Mapping[str, str], of: str) -> list[str]:
 def _predicate(name: str, config: Mapping[str, str]) -> Callable[[], Column]:
     settings = _Settings(f"predicates.{name}.", config)
     kind = settings.text("type").removeprefix(_PACKAGE + "predicates.")
-    made: Callable[[], Column]
+    condition: Callable[[], Column]
     match kind:
         case "TopicNameMatches":
             pattern = settings.text("pattern")
-            made = lambda: t.topic_name_matches(pattern)  # noqa: E731
+            condition = lambda: t.topic_name_matches(pattern)  # noqa: E731
         case "HasHeaderKey":
             header = settings.text("name")
-            made = lambda: t.has_header_key(header)  # noqa: E731
+            condition = lambda: t.has_header_key(header)  # noqa: E731
         case "RecordIsTombstone":
-            made = t.record_is_tombstone
+            condition = t.record_is_tombstone
         case _:
             raise t.TransformError(f"predicates.{name}.type: no predicate {kind!r}")
     settings.nothing_left()
-    return made
+    return condition
 
 
 def _transform(
@@ -103,7 +103,7 @@ def _transform(
     predicate, negate = settings.maybe("predicate"), settings.flag("negate")
     settings.maybe("field.syntax.version")  # paths always reach into structs, as V2 does
     if kind == "Filter":
-        made = _filter(name, predicate, negate, predicates)
+        transform = _filter(name, predicate, negate, predicates)
     elif predicate is not None:
         raise t.TransformError(f"transforms.{name}.predicate: only Filter takes a predicate here")
     else:
@@ -112,9 +112,9 @@ def _transform(
             raise t.TransformError(
                 f"transforms.{name}.type: no transform {kind!r}; there are {', '.join(_MAKERS)}, Filter"
             )
-        made = maker(settings, of)
+        transform = maker(settings, of)
     settings.nothing_left()
-    return made
+    return transform
 
 
 def _filter(
@@ -122,17 +122,17 @@ def _filter(
 ) -> t.Transform:
     if predicate is None or predicate not in predicates:
         raise t.TransformError(f"transforms.{name}.predicate: Filter needs one of {', '.join(predicates) or 'none'}")
-    made = predicates[predicate]
+    condition = predicates[predicate]
 
     def apply(df: DataFrame) -> DataFrame:
-        return t.Filter(made(), negate=negate)(df)
+        return t.Filter(condition(), negate=negate)(df)
 
     return apply
 
 
 def _insert_field(s: _Settings, of: str | None) -> t.Transform:
     def named(what: str) -> str | None:
-        """A field's name may end with ! (required) or ? (optional), which are not part of it: here every field may be null."""
+        """Return the field's name without a final ! (required) or ? (optional): here every field may be null."""
         name = s.maybe(f"{what}.field")
         return name[:-1] if name is not None and name.endswith(("!", "?")) else name
 

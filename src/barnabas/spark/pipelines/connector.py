@@ -1,4 +1,4 @@
-"""What a connector is: a format and its options, for plain structured streaming and for `pyspark.pipelines` alike.
+"""Connectors: a format and its options, for plain structured streaming and for `pyspark.pipelines` alike.
 
 orders = sources.topic("orders", bootstrap="localhost:9092").stream()
 sinks.delta("/lake/orders").create("lake")                                  # in a pipeline: @dp.append_flow(target="lake")
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-#: Makes a format known to a session; safe to call again.
+#: Makes a format known to a session; may be called again.
 Register: TypeAlias = "Callable[[SparkSession], None]"
 
 
@@ -38,31 +38,31 @@ _FORMATS: Final = (
 )
 #: The module that Spark Connect runs for a function of `foreachBatch`.
 _CONNECT_BATCHES: Final = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
-#: What each session knows already.
+#: Formats that each session knows.
 _registered: "WeakKeyDictionary[SparkSession, set[str]]" = WeakKeyDictionary()
-#: What must be done once before the pipeline that is being defined runs, such as making a topic.
+#: Actions before the pipeline that is being defined runs for the first time, such as creating a topic.
 _before_run: list[Callable[[], None]] = []
 #: Consumer groups that show the progress of the pipeline that is being defined: (bootstrap servers, group).
 _groups: list[tuple[str, str]] = []
 #: Clusters that the pipeline that is being defined reads or writes, by their bootstrap servers.
 _clusters: list[str] = []
-#: Topics for its dead letters.
+#: Dead-letter topics of the pipeline that is being defined.
 _dead_letters: list[str] = []
 #: Sinks of the pipeline that is being defined, by name.
 _sinks: "dict[str, Sink]" = {}
-#: What flows of the pipeline that is being defined read: the flow, the source, and whether as a stream.
+#: Sources of the flows of the pipeline that is being defined: (flow, source, whether the flow reads it as a stream).
 _sources: "list[tuple[str, Source, bool]]" = []
 _pipeline: str | None = None
-#: The table or topic that a name of `once` stands for. A database remembers names for all of its tables, a cluster those of
-#: each query for all of its topics. (Each Delta or Iceberg table remembers names by itself.)
-_once_targets: dict[tuple[str, str, str], str | None] = {}
+#: The topic that a query's name of `once` stands for: (bootstrap servers, query, name) to topic. The decision log of a cluster
+#: has one record for a query and a name, whatever the topic. Tables remember names for each table.
+_once_topics: dict[tuple[str, str, str], str | None] = {}
 #: Settings of Kafka clients, without `kafka.`, of every topic of the pipeline that is being defined, unless it says otherwise.
 _client_settings: dict[str, str] = {}
 
 
 @contextmanager
 def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) -> Iterator[None]:
-    """While the definitions of a pipeline are read; the lists of actions, groups and topics begin empty."""
+    """Define a pipeline within this block; the lists of actions, groups and topics begin empty."""
     global _pipeline
     _before_run.clear()
     _groups.clear()
@@ -80,12 +80,12 @@ def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) ->
 
 
 def pipeline_name() -> str | None:
-    """The pipeline that is being defined, if one is."""
+    """Return the pipeline that is being defined, if one is."""
     return _pipeline
 
 
 def topic_options(bootstrap: str) -> dict[str, str]:
-    """What every topic of this cluster is read and written with: the project's settings, and where it is."""
+    """Return the options of every topic of this cluster: the project's settings and the bootstrap servers."""
     if _pipeline is not None and bootstrap not in _clusters:
         _clusters.append(bootstrap)
     return {f"kafka.{name}": value for name, value in _client_settings.items()} | {"kafka.bootstrap.servers": bootstrap}
@@ -106,7 +106,7 @@ def groups() -> list[tuple[str, str]]:
 
 
 def streams() -> list[tuple[str, Mapping[str, str]]]:
-    """Of topics: the flow, and the options of the source."""
+    """Return the streams of topics: the flow, and the options of the source."""
     return [(flow, source.options) for flow, source, is_stream in _sources if is_stream and source.format == "barnabas"]
 
 
@@ -138,7 +138,7 @@ def prepare() -> None:
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows come from. `stream` for a flow that goes on, `batch` for all there is now."""
+    """A source of rows: `stream` for a flow that goes on, `batch` for all rows that it has now."""
 
     format: str
     options: Mapping[str, str]
@@ -170,18 +170,18 @@ class Source:
 
 @dataclass(frozen=True)
 class Sink:
-    """Where rows go to."""
+    """A sink for rows."""
 
     format: str
     options: Mapping[str, str]
     register: "Register | None" = field(default=None, repr=False)
-    #: Folders per value, where Spark itself writes.
+    #: Columns by which Spark itself divides the rows into folders.
     partition_by: tuple[str, ...] = ()
-    #: What the first writer does before it starts.
+    #: Called before the first writer starts.
     prepare: Callable[[], None] | None = field(default=None, repr=False)
 
     def create(self, name: str) -> None:
-        """Define it under this name in the pipeline that is being read; flows name it as their target."""
+        """Define the sink under this name in the pipeline that is being read; flows name it as their target."""
         from pyspark import pipelines as dp
 
         if self.partition_by:
@@ -203,7 +203,7 @@ class Sink:
     def writer(
         self, frame: "DataFrame", *, checkpoint: str, query_name: str | None = None, output_mode: str = "append"
     ) -> "DataStreamWriter":
-        """A writer of this stream, still to be given a trigger and to be started."""
+        """Return a writer of this stream. The caller sets a trigger and starts it."""
         self._make_ready(frame.sparkSession)
         if output_mode == "update" and self.format == "barnabas":
             return self._updating(frame, checkpoint, query_name or "update")
@@ -213,7 +213,7 @@ class Sink:
         return writer.queryName(query_name) if query_name is not None else writer
 
     def _updating(self, frame: "DataFrame", checkpoint: str, query_name: str) -> "DataStreamWriter":
-        """Spark refuses output mode update to sinks in Python; each micro-batch as a batch write of its own, it takes."""
+        """Write each micro-batch by a batch write: Spark does not let a sink in Python have output mode update."""
         from barnabas.spark.sink_options import BATCH_ID, RUN_ID
 
         known_by = {"queryName": query_name, "checkpointLocation": checkpoint, RUN_ID: uuid.uuid4().hex}
@@ -237,15 +237,14 @@ class Sink:
 
         `once`: a name and a number. A batch of this name that is written again, or after one of a higher number, is left alone,
         with a line in the log. So several sinks within `foreachBatch` have each batch once:
-        `sink.write(rows, once=("orders-to-lake", batch_id))`. Two tables of one database, or two topics of one cluster, need
-        two names.
+        `sink.write(rows, once=("orders-to-lake", batch_id))`. Two topics of one cluster need two names.
 
         Within `foreachBatch` the batch is known by its query's checkpoint and planned offsets as well: another batch under the
-        same number is refused. Over Spark Connect, which does not say where the checkpoint is, `checkpoint` says it.
+        same number is refused. Spark Connect does not say where the checkpoint is: give it as `checkpoint`.
         """
         self._make_ready(frame.sparkSession)
         if once is not None:
-            self._require_own_name(once[0], frame.sparkSession)
+            self._require_name_of_its_own(once[0], frame.sparkSession)
         origin = origin_of(frame.sparkSession, checkpoint)
         options = {**self.options, **(self._once(*once, origin) if once is not None else {})}
         writer = frame.write.format(self.format).options(**options).mode(mode)
@@ -260,7 +259,7 @@ class Sink:
             return known_by | {BATCH_ID: str(number), RUN_ID: uuid.uuid4().hex}
         if not self.format.startswith("barnabas-"):
             raise ValueError(
-                f"format {self.format} cannot tell a batch that comes again: write into a table or a topic"
+                f"format {self.format} cannot recognise a batch that comes again: write into a table or a topic"
             )
         return {
             "onceName": name,
@@ -269,19 +268,16 @@ class Sink:
             "onceCheckpoint": origin.checkpoint,
         }
 
-    def _require_own_name(self, name: str, spark: "SparkSession") -> None:
-        """The second of two targets that share a name would be left alone, as if it had the batch already."""
-        if self.format == "barnabas":
-            target, where = self.options.get("topic"), (self.options["kafka.bootstrap.servers"], query_of(spark), name)
-        elif self.format == "barnabas-sql":
-            target, where = self.options["table"], (self.options["uri"], "", name)
-        else:
+    def _require_name_of_its_own(self, name: str, spark: "SparkSession") -> None:
+        """Refuse a name that the query uses for another topic: the sink would leave the second write out as a repeated one."""
+        if self.format != "barnabas":
             return
-        other = _once_targets.setdefault(where, target)
-        if other != target:
+        topic = self.options.get("topic")
+        other = _once_topics.setdefault((self.options["kafka.bootstrap.servers"], query_of(spark), name), topic)
+        if other != topic:
             raise ValueError(
-                f"once={name!r} is the name of writes into {other or 'topics'}; writes into {target or 'topics'} need another: "
-                "they would be taken for the same, and left out"
+                f"once={name!r} is the name of writes into {other or 'topics'}. Give writes into {topic or 'topics'} another "
+                "name, or the sink takes them for the same write and leaves them out"
             )
 
 
@@ -294,7 +290,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(spark: "SparkSession", checkpoint: str | None) -> Origin:
-    """`checkpoint`: what the caller says."""
+    """Find the query around a write. `checkpoint`: the query's checkpoint as the caller gives it."""
     if checkpoint is not None:
         return Origin(BY_CHECKPOINT, checkpoint)
     if query := query_of(spark):
@@ -306,7 +302,7 @@ def origin_of(spark: "SparkSession", checkpoint: str | None) -> Origin:
 
 
 def checkpoint_of_query(spark: "SparkSession", query: str) -> str | None:
-    """Where the checkpoint of a running query is; None over Spark Connect, and if no such query runs."""
+    """Return the checkpoint of a running query; None over Spark Connect, and if no such query runs."""
     session, jvm = getattr(spark, "_jsparkSession", None), getattr(spark, "_jvm", None)
     if session is None or jvm is None:
         return None
@@ -315,7 +311,7 @@ def checkpoint_of_query(spark: "SparkSession", query: str) -> str | None:
 
 
 def query_of(spark: "SparkSession") -> str:
-    """The id of the query whose `foreachBatch` this thread is in; none over Spark Connect, which does not tell."""
+    """Return the id of the query whose `foreachBatch` this thread is in; "" without one, and over Spark Connect."""
     context = getattr(spark, "_sc", None)
     return "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""
 
@@ -330,7 +326,7 @@ def active_session() -> "SparkSession":
 
 
 def registering(module: str, name: str) -> Register:
-    """A `Register` for the data source class `name` of `module`, which is imported then."""
+    """Return a `Register` for the data source class `name` of `module`, which it imports when it is called."""
     return partial(_register, module, name)
 
 
@@ -344,14 +340,14 @@ def _register(module: str, name: str, spark: "SparkSession") -> None:
         with early_python(spark):
             spark.dataSource.register(source)
     except AnalysisException as error:
-        # A session that was made from one with this source has it from the start, and may not replace it.
+        # A session that was made from a session with this source has it from the start, and may not replace it.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     _registered.setdefault(spark, set()).add(source.name())
 
 
 def _has(spark: "SparkSession", name: str) -> bool:
-    """The session itself knows best; over Spark Connect it cannot be asked."""
+    """Ask the session whether it knows the format; over Spark Connect, which cannot be asked, look in our own list."""
     session = getattr(spark, "_jsparkSession", None)
     if session is None:
         return name in _registered.get(spark, ())
@@ -366,14 +362,15 @@ def register_topics(spark: "SparkSession") -> None:
 
 
 def register_all(spark: "SparkSession") -> None:
-    """Every format of ours. `pyspark.pipelines` lets no function of a flow do that, so it is done before they are called."""
+    """Register all our formats: `pyspark.pipelines` lets no function of a flow do that, so it is done before they are
+    called."""
     register_topics(spark)
     for module, name in _FORMATS:
         _register(module, name, spark)
 
 
 def text_options(**options: object) -> dict[str, str]:
-    """Options as Spark wants them: strings, without those that were not given."""
+    """Return options as Spark wants them: strings, without those that were not given."""
     return {name: _text(value) for name, value in options.items() if value is not None}
 
 

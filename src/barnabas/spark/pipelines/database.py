@@ -1,7 +1,7 @@
 """Two databases behind one small interface: PostgreSQL and SQLite, both through Arrow's ADBC drivers.
 
-But for the rows of SQLite, which Python's own module reads. Arrow's driver takes the types of the first 1,024 rows for those of
-all that follow: a column that begins with nulls would be one of whole numbers, and the first text in it an error.
+The rows of SQLite are an exception: Python's own module reads them. Arrow's driver takes the types of the first 1,024 rows for
+those of all rows: a column that begins with nulls would be one of integers, and the first text in it an error.
 
 A URI says which: `postgresql://user:password@host:port/name`, or `sqlite:///path` (four slashes for an absolute one).
 """
@@ -33,21 +33,21 @@ class Dialect(Enum):
 
 
 class DatabaseError(RuntimeError):
-    """The database refused; the message names it, and what was asked of it, without a password."""
+    """The database refused. The message names the database without a password, and the statement."""
 
 
 class Column(NamedTuple):
     name: str
-    #: The database's own name of its type; in SQLite as declared, which may be nothing.
+    #: The database's own name of the type; in SQLite the declared one, which may be empty.
     declared: str
     nullable: bool = True
-    #: Also of an identity column.
+    #: True also for an identity column.
     has_default: bool = False
-    #: The database computes its values and takes none.
+    #: The database computes its values and accepts none.
     is_generated: bool = False
     #: GENERATED ALWAYS AS IDENTITY: an INSERT that gives a value must say OVERRIDING SYSTEM VALUE.
     is_always_identity: bool = False
-    #: PostgreSQL's type; of a domain the type beneath. None in SQLite.
+    #: PostgreSQL's type; for a domain the type beneath it. None in SQLite.
     kind: PostgresType | None = None
 
 
@@ -64,12 +64,12 @@ class Database:
             self._target = str(Path(rest.removeprefix("///")).absolute())
         else:
             raise DatabaseError(f"{scheme}: only postgresql://… and sqlite:///… are known")
-        #: For messages.
+        #: The URI without its password, for messages.
         self.name = re.sub(r"://[^@/]*@", "://", uri)
 
     @contextmanager
     def connect(self) -> Iterator[Any]:
-        """A connection in a transaction of its own, which ends unless the caller commits it."""
+        """Open a connection in a transaction of its own, which is rolled back unless the caller commits it."""
         driver = _driver(self.dialect)
         try:
             with driver.connect(self._target) as connection:
@@ -81,7 +81,7 @@ class Database:
             raise DatabaseError(f"{self.name}: {error}") from error
 
     def rows(self, query: str, parameters: Sequence[object] = ()) -> "Iterator[pyarrow.RecordBatch]":
-        """Of a query that may have many, in the types that its values have."""
+        """Yield the rows of a query that may have many, in the types of their values."""
         if self.dialect is Dialect.SQLITE:
             yield from self._sqlite_rows(query, parameters)
             return
@@ -102,11 +102,11 @@ class Database:
             raise DatabaseError(f"{self.name}: {error}") from error
 
     def quoted(self, identifier: str) -> str:
-        """An identifier, of a schema's table where there is a dot."""
+        """Quote an identifier; one with a dot is a table of a schema."""
         return ".".join('"' + part.replace('"', '""') + '"' for part in identifier.split("."))
 
     def qualified(self, connection: Any, table: str) -> str:
-        """The table's name with its schema: one name for one table, whether it exists already or not."""
+        """Return the table's name with its schema: one name for one table, whether it exists or not."""
         if "." in table:
             return table
         if self.dialect is Dialect.SQLITE:
@@ -122,7 +122,7 @@ class Database:
         return f"{row['schema']}.{table}"
 
     def incarnation(self, connection: Any, table: str) -> str:
-        """Tells a table from a later one of the same name; SQLite only says whether there is one."""
+        """Return a text that tells a table from a later one of the same name; SQLite only says whether there is one."""
         if self.dialect is Dialect.SQLITE:
             return "which exists" if self.table_columns(connection, table) else "which does not exist"
         place = self.parameter(1, "TEXT")
@@ -130,9 +130,9 @@ class Database:
         return "which does not exist" if row["oid"] is None else f"oid {row['oid']}"
 
     def parameter(self, number: int, type_name: str) -> str:
-        """Place of a parameter (from 1) that is bound as text and cast to `type_name`."""
+        """Return the placeholder of a parameter (from 1) that is bound as text and cast to `type_name`."""
         if not _TYPE.fullmatch(type_name):
-            raise DatabaseError(f"{type_name!r} is no name of a type")
+            raise DatabaseError(f"{type_name!r} is not the name of a type")
         mark = f"${number}" if self.dialect is Dialect.POSTGRESQL else "?"
         return f"CAST({mark} AS {type_name})"
 
@@ -140,7 +140,7 @@ class Database:
         return f"pg_typeof({expression})::text" if self.dialect is Dialect.POSTGRESQL else f"typeof({expression})"
 
     def columns_of(self, connection: Any, query: str) -> list[Column]:
-        """Columns of a query, with the types that they are declared with."""
+        """Return the columns of a query, with their declared types."""
         execute(connection, f"CREATE TEMP VIEW barnabas_shape AS {query}")
         if self.dialect is Dialect.POSTGRESQL:
             try:
@@ -154,11 +154,11 @@ class Database:
         return [Column(row["name"], (row["type"] or "").upper()) for row in rows]
 
     def table_columns(self, connection: Any, table: str) -> list[Column]:
-        """Of a table; none where there is no such table."""
+        """Return the columns of a table; an empty list if there is no such table."""
         schema, _, name = table.rpartition(".")
         if self.dialect is Dialect.SQLITE:
             where = f"{self.quoted(schema)}." if schema else ""
-            # A key of integers is a row's number, which is never null and made up where it is missing.
+            # An INTEGER PRIMARY KEY is the row's number, which is never null, and which SQLite makes if it is missing.
             rows = fetch(connection, f"PRAGMA {where}table_info({self.quoted(name)})")
             return [
                 Column(row["name"], row["type"] or "", not row["notnull"], row["dflt_value"] is not None)
@@ -169,7 +169,7 @@ class Database:
         return [_column(row) for row in fetch(connection, query, [name, schema] if schema else [name])]
 
 
-#: A domain is followed down to the type beneath it, whose size is in the domain and not in the column.
+#: Resolves a domain to the type beneath it, whose size is in the domain and not in the column.
 _COLUMNS = """
 WITH RECURSIVE columns AS (
   SELECT a.* FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -213,7 +213,7 @@ def _column(row: dict[str, Any]) -> Column:
 
 
 def _array(values: Sequence[object]) -> "pyarrow.Array":
-    """What SQLite has in a column: numbers, texts, bytes. Where it has several kinds, all as texts."""
+    """Make an array of the values of a SQLite column: numbers, texts or bytes. Values of several kinds all become texts."""
     import pyarrow
 
     try:
@@ -252,7 +252,7 @@ def ingest(connection: Any, table: str, rows: "pyarrow.RecordBatchReader") -> No
 
 
 def is_bad_data(error: Exception) -> bool:
-    """Whether PostgreSQL says that a value is not one of its type, or is refused by a domain (SQLSTATE classes 22 and 23)."""
+    """Whether PostgreSQL says that a value is not one of its type, or that a domain refuses it (SQLSTATE classes 22 and 23)."""
     return (getattr(error, "sqlstate", None) or "").startswith(("22", "23"))
 
 

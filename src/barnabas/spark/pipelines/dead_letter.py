@@ -1,7 +1,8 @@
 """Records that could not be used, kept as they were in a topic of their own, with headers that say where and why.
 
-A dead letter has the key, value, headers and time of the record it was, and the headers that Connect adds
-(`__connect.errors.topic`, `.partition`, `.offset`, `.exception.message`, …), so that Connect's tools read ours and we theirs.
+A dead letter has the key, value, headers and time of its record, and the headers that Connect adds
+(`__connect.errors.topic`, `.partition`, `.offset`, `.exception.message`, …), so that Connect's tools read ours and we read
+theirs.
 
     decoded = decode(records, Json("id int, total double"))                            # bad records have an error
     ready = encode(decoded, Json(), into="out", mode="PERMISSIVE")
@@ -27,7 +28,7 @@ from barnabas.spark.pipelines._fields import TransformError, column, column_type
 from barnabas.spark.pipelines._schema import columns_of, schema_of
 from barnabas.spark.pipelines.transforms.headers import HEADERS_TYPE, header, headers_or_none_yet
 
-#: Stages by Connect's names.
+#: Stages of Connect, by their names.
 KEY_CONVERTER: Final = "KEY_CONVERTER"
 VALUE_CONVERTER: Final = "VALUE_CONVERTER"
 TRANSFORMATION: Final = "TRANSFORMATION"
@@ -39,7 +40,8 @@ class Split(NamedTuple):
 
 
 def split(df: DataFrame, *, error: str = "error") -> Split:
-    """Those without an error, and those with one. Each is a query of its own if both are started; see `to_topics`."""
+    """Return the rows without an error, and those with one. If both are started, each is a query of its own; see
+    `to_topics`."""
     column_type(df, error, "split")
     return Split(without(df.filter(column(error).isNull()), error), df.filter(column(error).isNotNull()))
 
@@ -52,7 +54,7 @@ def dead_letters(
     stage: str = VALUE_CONVERTER,
     error: str = "error",
 ) -> DataFrame:
-    """What to write to a dead-letter topic: `topic, key, value, headers` and, where known, `timestamp`."""
+    """Return the rows for a dead-letter topic: `topic, key, value, headers` and, if known, `timestamp`."""
     _raw(bad, "dead_letters")
     return bad.select(
         _destination(F.lit(topic), topic),
@@ -74,8 +76,8 @@ def to_topics(
     stage: str = VALUE_CONVERTER,
     error: str = "error",
 ) -> DataFrame:
-    """Good records to `topic` (a name, or a column that says it) with columns `key` and `value`, bad ones as they came to
-    `dead_letter_topic`, all in one DataFrame for one sink."""
+    """Return good and bad records in one DataFrame for one sink: good ones go to `topic` (a name or a column), with the columns
+    `key` and `value`; bad ones go to `dead_letter_topic` as they came."""
     column_type(df, error, "to_topics")
     _raw(df, "to_topics")
     connector.note_dead_letters(dead_letter_topic)
@@ -98,16 +100,16 @@ def to_topics(
 
 
 def _destination(topic: Column, name: str | None) -> Column:
-    """The column `topic` with a mark for the sink, so that no option of the sink overrides it. `name`: where good rows go."""
+    """Return the column `topic` with a mark, so that no option of the sink overrides it. `name`: the topic of good rows."""
     return topic.alias("topic", metadata=marked(name))
 
 
-def _raw(df: DataFrame, who: str) -> None:
+def _raw(df: DataFrame, caller: str) -> None:
     for name in ("key", "value"):
         if name in columns_of(df) and not isinstance(schema_of(df)[name].dataType, BinaryType | StringType):
             kind = schema_of(df)[name].dataType.simpleString()
             raise TransformError(
-                f"{who}: {name!r} is {kind}, but a dead letter keeps the bytes: decode into another column"
+                f"{caller}: {name!r} is {kind}, but a dead letter keeps the bytes: decode into another column"
             )
 
 
@@ -120,7 +122,7 @@ def _timestamp(df: DataFrame) -> list[Column]:
 
 
 def error_headers(df: DataFrame, *, pipeline: str, stage: str, error: str = "error") -> Column:
-    """The record's own headers, and the error's. Those of an earlier failure make room for the new ones."""
+    """Return the record's own headers and those of the error. Headers of an earlier error are replaced."""
 
     def text(value: Column) -> Column:
         return value.cast("string").cast("binary")
@@ -149,14 +151,14 @@ def _without_errors(headers: Column) -> Column:
 
 
 def header_text(df: DataFrame, name: str) -> Column:
-    """A header's value as text, null where there is none: `header_text(letters, error_headers.EXCEPTION_MESSAGE)`."""
+    """Return a header's value as text, null without one: `header_text(letters, error_headers.EXCEPTION_MESSAGE)`."""
     column_type(df, "headers", "header_text")
     named = F.filter(column("headers"), lambda one: one.getField("key") == name)
     return F.get(named, -1 + F.size(named)).getField("value").cast("string")
 
 
 def restore(df: DataFrame, topic: str | None = None) -> DataFrame:
-    """Dead letters as the records they were, for `topic` or for the one that they came from. Read them with
+    """Turn dead letters back into their records, for `topic` or for the topic that they came from. Read them with
     `includeHeaders=true`."""
     target = F.lit(topic) if topic is not None else header_text(df, names.TOPIC)
     return df.select(

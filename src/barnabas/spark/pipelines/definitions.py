@@ -16,7 +16,7 @@ def read_definitions(project: Project, registry: Any, spark: Any, graph_id: str)
     from pyspark.pipelines.graph_element_registry import graph_element_registration_context
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    previous, there = Path.cwd(), set(sys.modules)
+    previous, imported = Path.cwd(), set(sys.modules)
     os.chdir(project.folder)
     sys.path.insert(0, str(project.folder))
     ConnectSession._set_default_and_active_session(spark)
@@ -33,7 +33,7 @@ def read_definitions(project: Project, registry: Any, spark: Any, graph_id: str)
         sys.path.remove(str(project.folder))
         os.chdir(previous)
         # Another project may have modules of the same names, and this one may have changed when it is read again.
-        for name in set(sys.modules) - there:
+        for name in set(sys.modules) - imported:
             if (home := getattr(sys.modules[name], "__file__", None)) and Path(home).is_relative_to(project.folder):
                 del sys.modules[name]
 
@@ -54,7 +54,7 @@ def _read_python(file: Path, spark: Any, graph_id: str) -> None:
 
 
 def _read_sql(file: Path, registry: Any, spark: Any, graph_id: str, folder: Path) -> None:
-    """Calls of `read_topic` become temporary views. What reads them is remembered as Python's flows are."""
+    """Turn calls of `read_topic` into temporary views, and remember what flows read, as for Python's flows."""
     from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
 
     name, flows = file.relative_to(folder), flows_of(registry)

@@ -1,8 +1,8 @@
 """Format `barnabas-delta-upsert`: applies changes to a Delta table with `deltalake`, each batch once.
 
-Executors put changes aside as Parquet files in the table's folder, under `_barnabas_stage`, which Delta does not look at. The
+Executors stage changes as Parquet files in the table's folder, under `_barnabas_stage`, which Delta ignores. The
 driver takes the last change of each key and merges them in one commit, which also names the query and the batch (Delta's `txn`
-action); a batch that the log already names is left alone.
+action). A batch that the log already names is not merged again.
 """
 
 import uuid
@@ -60,7 +60,7 @@ class DeltaUpsertSource(DataSource):
         check_changes(schema, keys)
         deletes = self.options.get("deletes", "hard")
         if deletes not in ("hard", "soft"):
-            raise ValueError(f"deletes of barnabas-delta-upsert are hard or soft, not {deletes!r}")
+            raise ValueError(f"deletes={deletes!r} of barnabas-delta-upsert is not valid: use hard or soft")
         storage, merge = storage_of(self.options), flag(self.options, "mergeSchema")
         target = DeltaUpsertTarget(
             self.options["path"], schema, keys, soft=deletes == "soft", storage=storage, merge=merge
@@ -70,11 +70,11 @@ class DeltaUpsertSource(DataSource):
 
 
 class DeltaUpsertTarget(DeltaTarget):
-    """Stages like the target that appends, elsewhere; publishes by a merge. `schema` is that of the changes."""
+    """Stages like the appending target, in another folder; publishes by a merge. `schema` is that of the changes."""
 
-    #: Columns that say which of two changes is the newer.
+    #: Columns that decide which of two changes is newer.
     ordered_by: tuple[str, ...] = (SEQUENCE,)
-    #: The rows are changes as `cdc` knows them. A topic's own column may be called `_unchanged` as well.
+    #: The rows have the columns of `cdc`. A topic's own column may be named `_unchanged` as well.
     are_cdc: bool = True
 
     def __init__(
@@ -97,12 +97,12 @@ class DeltaUpsertTarget(DeltaTarget):
         if "://" not in self.path:
             filesystem.create_dir(folder, recursive=True)
         staged: list[dict[str, object]] = []
-        # Of a row that is deleted, only the key need be known: nullable columns of the table are checked by the merge.
+        # A deleted row needs only its key: the merge checks the table's nullable columns.
         for number, table in enumerate(files.in_chunks(rows, self.schema, what=self.what)):
             for name in (*self.keys, *self.ordered_by):
                 if nulls := table.column(name).null_count:
                     raise ValueError(f"{nulls} changes for Delta table {self.path} have no {name}")
-            # In the order of its rows when names are sorted: of equal changes the last one counts.
+            # Sorted by name the files are in the order of the rows: of equal changes the last one wins.
             name = f"{folder}/{task.batch_number:010}-{task.partition:05}-{number:06}-{uuid.uuid4().hex}.parquet"
             files.write_parquet(filesystem, name, table)
             staged.append({"path": name})
@@ -124,26 +124,27 @@ class DeltaUpsertTarget(DeltaTarget):
                 last = keep_unchanged(last, changes, self.keys)
             self._merge(table, last, properties)
         if table.version() == before:
-            # A merge that finds nothing to change commits nothing, and the table would not know that it has the batch.
+            # A merge without changes commits nothing, and the table would not know that it has the batch.
             columns = self.partition_by or None
             table.create_write_transaction([], "append", table.schema(), columns, commit_properties=properties)
         self.discard(items)
 
     def last_changes(self, changes: "pyarrow.Table") -> "pyarrow.Table":
-        """Of each key."""
+        """Return the last change of each key."""
         return last_of_each_key(changes, self.keys)
 
     def newer(self) -> str:
-        """When a change `c` is newer than the row `t`. One without a sequence was there before there were changes."""
+        """Return the condition that a change `c` is newer than the row `t`. A row without a sequence is older than all
+        changes."""
         name = quoted(SEQUENCE)
         return f"(t.{name} IS NULL OR c.{name} >= t.{name})"
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
-        """Nobody sees what is staged here."""
+        """Discard the staged files, which no reader sees."""
         self.discard(items)
 
     def _discard_leftovers(self, batch: Batch) -> None:
-        """Files that attempts of this query left when they died: its batches come one after the other."""
+        """Delete files that attempts of this query left when they died: its batches come one after the other."""
         import pyarrow.fs
 
         filesystem = self.filesystem()
@@ -167,7 +168,7 @@ class DeltaUpsertTarget(DeltaTarget):
         match = " AND ".join(f"t.{quoted(key)} = c.{quoted(key)}" for key in self.keys)
         newer = self.newer()
         values = {quoted(name): f"c.{quoted(name)}" for name in self.columns().names}
-        # The table keeps the values that a change left alone.
+        # For values that a change left alone, the table keeps its own.
         kept = {
             quoted(name): f"CASE WHEN c.{quoted(_KEPT + name)} THEN t.{quoted(name)} ELSE c.{quoted(name)} END"
             for name in self.columns().names
@@ -189,7 +190,7 @@ class DeltaUpsertTarget(DeltaTarget):
 
     @property
     def marks(self) -> str | None:
-        """The column with the names of the columns that a change left alone."""
+        """Return the column with the names of the columns that a change left alone."""
         return UNCHANGED_COLUMNS if self.are_cdc and has_unchanged(self.schema) else None
 
 
@@ -198,7 +199,7 @@ def quoted(name: str) -> str:
 
 
 def last_of_each_key(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.Table":
-    """The change of each key with the largest sequence; of equal ones, the one that was staged last."""
+    """Return the change of each key with the largest sequence; of equal ones, the one that was staged last."""
     import pyarrow
 
     changes = with_one_zero(changes, keys)
@@ -210,7 +211,7 @@ def last_of_each_key(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.
 
 
 def keep_unchanged(last: "pyarrow.Table", changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.Table":
-    """The last changes, with the values that they left alone taken from earlier changes of the batch.
+    """Return the last changes, with the values that they left alone taken from earlier changes of the batch.
 
     For a value that no change of the batch has, a column `_barnabas_kept_NAME` says that the table keeps its own.
     """
@@ -223,17 +224,17 @@ def keep_unchanged(last: "pyarrow.Table", changes: "pyarrow.Table", keys: Sequen
     wanted = {
         tuple(row[key] for key in keys): at for at, row in zip(marked, last.take(marked).to_pylist(), strict=True)
     }
-    left = {at: set(last.column(UNCHANGED_COLUMNS)[at].as_py()) for at in marked}
-    values: dict[str, dict[int, object]] = {name: {} for names in left.values() for name in names}
+    missing = {at: set(last.column(UNCHANGED_COLUMNS)[at].as_py()) for at in marked}
+    values: dict[str, dict[int, object]] = {name: {} for names in missing.values() for name in names}
     rows = pyarrow.array(range(changes.num_rows), pyarrow.int64())
     columns = list(dict.fromkeys([*keys, SEQUENCE, UNCHANGED_COLUMNS, *values]))
     ordered = with_one_zero(changes.select(columns), keys).append_column(_ROW, rows)
     for row in ordered.sort_by([(SEQUENCE, "descending"), (_ROW, "descending")]).to_pylist():
         at = wanted.get(tuple(row[key] for key in keys))
         if at is not None:
-            for name in left[at] - set(row[UNCHANGED_COLUMNS] or ()):
+            for name in missing[at] - set(row[UNCHANGED_COLUMNS] or ()):
                 values[name][at] = row[name]
-                left[at].remove(name)
+                missing[at].remove(name)
     for name, found in values.items():
         at_column, kind = last.schema.get_field_index(name), last.schema.field(name)
         if found:
@@ -241,14 +242,14 @@ def keep_unchanged(last: "pyarrow.Table", changes: "pyarrow.Table", keys: Sequen
             new = pyarrow.array([found[at] for at in sorted(found)], kind.type)
             filled = compute.replace_with_mask(last.column(at_column).combine_chunks(), mask, new)
             last = last.set_column(at_column, kind, filled)
-        if any(name in names for names in left.values()):
-            kept = pyarrow.array([name in left.get(at, ()) for at in range(last.num_rows)])
+        if any(name in names for names in missing.values()):
+            kept = pyarrow.array([name in missing.get(at, ()) for at in range(last.num_rows)])
             last = last.append_column(_KEPT + name, kept)
     return last.drop_columns([UNCHANGED_COLUMNS])
 
 
 def with_one_zero(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.Table":
-    """0.0 equals -0.0 where a table compares keys; where they are grouped, joined and listed it does not."""
+    """Make -0.0 to 0.0: a table compares keys as equal, but grouping, joining and `isin` do not."""
     import pyarrow.compute as compute
     import pyarrow.types as types
 

@@ -1,4 +1,4 @@
-"""What a running pipeline tells: states of flows, progress of their batches. Pure: no Spark, no clock, no I/O."""
+"""Events of a running pipeline: states of flows, progress of their batches. Pure: no Spark, no clock, no I/O."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _MESSAGE = re.compile(r"(Flow|Run) ?(\S*?) (?:(?:is|has) ([A-Z]+)|(SKIPPED) due 
 
 @dataclass(frozen=True)
 class FlowState:
-    """A flow has come to a state of its life: QUEUED, STARTING, RUNNING, COMPLETED, FAILED, RETRYING, SKIPPED, …"""
+    """A flow has a new state: QUEUED, STARTING, RUNNING, COMPLETED, FAILED, RETRYING, SKIPPED, …"""
 
     at: str
     flow: str
@@ -38,14 +38,14 @@ class Progress:
     rows: int
     rows_per_second: float
     batch_ms: int
-    #: Records that its topics hold beyond what this batch has read; None where no source counts them.
+    #: Records that its topics have beyond the end of this batch; None if no source counts them.
     lag: int | None
     state_rows: int
     state_bytes: int
     watermark: str | None
-    #: By dataset and name: what was done (`action`), and how many rows `passed` and `failed`.
+    #: By dataset and name: the action, and how many rows `passed` and `failed`.
     expectations: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
-    #: Topics that it reads.
+    #: Topics that the flow reads.
     topics: Sequence[str] = field(default_factory=list)
     #: Rows of batches that came again after a restart and were not written twice, since the checkpoint was made.
     repeated_rows: int = 0
@@ -55,13 +55,13 @@ Event: TypeAlias = FlowState | RunState | Progress
 
 
 def as_json(event: Event) -> str:
-    """One line for programs."""
+    """Return one line for programs."""
     kind = {FlowState: "flow", RunState: "run", Progress: "progress"}[type(event)]
     return json.dumps({"event": kind} | asdict(event))
 
 
 def parse_message(at: str, message: str) -> Event | None:
-    """The event behind a message of Spark's; None for one without a state."""
+    """Return the event of one of Spark's messages; None for a message without a state."""
     found = _MESSAGE.match(message)
     if found is None:
         return None
@@ -71,12 +71,12 @@ def parse_message(at: str, message: str) -> Event | None:
 
 
 def short_name(name: str) -> str:
-    """Without the quotes that some of Spark's messages have, its own catalog and its default database, where every table is."""
+    """Return the name without quotes, which some of Spark's messages have, and without the default catalog and database."""
     return name.replace("`", "").strip("'").removeprefix("spark_catalog.").removeprefix("default.")
 
 
 def parse_progress(document: Mapping[str, Any]) -> Progress:
-    """From the JSON of a `StreamingQueryProgress`."""
+    """Make an event of the JSON of a `StreamingQueryProgress`."""
     states = document.get("stateOperators") or []
     return Progress(
         at=str(document["timestamp"]),
@@ -98,13 +98,13 @@ def parse_progress(document: Mapping[str, Any]) -> Progress:
 
 
 def topics_of(sources: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of those sources whose offsets are topics and partitions."""
+    """Return the topics of the sources whose offsets are topics and partitions."""
     found = (_partitions(source.get("endOffset")) or {} for source in sources)
     return sorted({topic for partitions in found for topic, _ in partitions})
 
 
 def lag_of(sources: Sequence[Mapping[str, Any]]) -> int | None:
-    """Sum over partitions of latest minus end, of those sources whose offsets are topics and partitions."""
+    """Sum latest minus end over the partitions of those sources whose offsets are topics and partitions."""
     total: int | None = None
     for source in sources:
         end, latest = _partitions(source.get("endOffset")), _partitions(source.get("latestOffset"))
@@ -114,7 +114,7 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _partitions(offsets: object) -> dict[tuple[str, str], int] | None:
-    """`{"topic": {"0": 17}}`, as text or as it is."""
+    """Parse `{"topic": {"0": 17}}`, given as text or as an object; None for other offsets."""
     if isinstance(offsets, str):
         try:
             offsets = json.loads(offsets)
@@ -128,17 +128,17 @@ def _partitions(offsets: object) -> dict[tuple[str, str], int] | None:
 
 @dataclass
 class FlowStatus:
-    """The last that is known of a flow."""
+    """The last known state and progress of a flow."""
 
     state: str = "QUEUED"
     message: str = ""
     rows_total: int = 0
     progress: Progress | None = None
-    #: As in a progress, summed over the batches of this run.
+    #: Like those of a progress, summed over the batches of this run.
     expectations: dict[str, dict[str, str | int]] = field(default_factory=dict)
-    #: The last batch that was summed: Spark may report one again.
+    #: The last batch in the sums: Spark may report one again.
     expectations_batch: int = -1
-    #: The figures are those of an earlier run: the flow has had nothing to do in this one.
+    #: The figures come from an earlier run: in this run the flow had no batch yet.
     is_earlier: bool = False
 
     def count(self, progress: Progress) -> None:
@@ -153,7 +153,7 @@ class FlowStatus:
 
 @dataclass
 class Status:
-    """The last that is known of a pipeline; changed by `take` alone."""
+    """The last known status of a pipeline. Only `take` changes it."""
 
     pipeline: str
     mode: str
@@ -164,7 +164,7 @@ class Status:
     state: str = "STARTING"
     message: str = ""
     flows: dict[str, FlowStatus] = field(default_factory=dict)
-    #: Where each consumer group that shows the progress is: (bootstrap servers, group).
+    #: The consumer groups that show the progress: (bootstrap servers, group).
     groups: list[tuple[str, str]] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
@@ -177,22 +177,23 @@ class Status:
             flow.state, flow.message = event.state, event.message
         else:
             if flow.is_earlier:
-                # Sums begin anew, and after a full refresh so do the numbers of batches.
+                # The sums begin again, and after a full refresh the numbers of batches do, too.
                 flow = self.flows[event.flow] = FlowStatus(flow.state, flow.message)
-            # A report may come after the flow has failed: what started it again says so itself.
+            # A report may come after the flow has failed; an event says when it starts again.
             flow.state = "RUNNING" if flow.state in ("QUEUED", "STARTING") else flow.state
             flow.progress = event
             flow.rows_total += event.rows
             flow.count(event)
 
     def remember(self, before: "Status") -> None:
-        """What an earlier run has told of its flows stays until there is something newer: they may have nothing to do."""
+        """Take over the figures of an earlier run, to show until a flow has newer ones: a flow may have no batch in this
+        run."""
         self.flows = {
             name: replace(each, state="QUEUED", message="", is_earlier=True) for name, each in before.flows.items()
         }
 
     def failures(self) -> list[str]:
-        """What flows failed for that are down, or wait to be started again: a sentence each."""
+        """Return a sentence with the reason for each flow that failed or waits to be started again."""
         return [flow.message for flow in self.flows.values() if flow.state in ("FAILED", "RETRYING") and flow.message]
 
     def to_json(self) -> dict[str, Any]:

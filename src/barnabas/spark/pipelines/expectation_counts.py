@@ -1,4 +1,4 @@
-"""How many rows were as expected: read out of the metrics that a query observes. Needs no Spark, so a live view can use it."""
+"""Counts rows that met expectations, from the metrics that a query observes. Needs no Spark, so a live view can use it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Final, NamedTuple, Protocol
 #: `expectations.<dataset>` is the metric; in it `rows`, and the failures of each expectation as `<action>:<name>`.
 PREFIX: Final = "expectations."
 ROWS: Final = "rows"
-#: After it, what tells apart the metrics of one dataset, where decorators are stacked.
+#: Separates the dataset from a number if stacked decorators give it several metrics.
 STACKED: Final = "#"
 
 
 class ExpectationCount(NamedTuple):
-    """How many rows of a batch were as expected, and how many were not."""
+    """How many rows of a batch met an expectation, and how many did not."""
 
     dataset: str
     name: str
@@ -26,7 +26,7 @@ class _Row(Protocol):
 
 
 def counts(observed: Mapping[str, _Row | Mapping[str, object]]) -> list[ExpectationCount]:
-    """The counts among observed metrics: `query.lastProgress.observedMetrics`, or that part of a progress in JSON."""
+    """Return the counts among observed metrics: `query.lastProgress.observedMetrics`, or that part of a progress in JSON."""
     found = []
     for metric, row in observed.items():
         if not metric.startswith(PREFIX):
@@ -47,7 +47,7 @@ def _number(value: object) -> int:
 
 @dataclass
 class Tally:
-    """Counts of all batches of a query, each batch once however often its progress is reported."""
+    """Counts of all batches of a query; each batch once, however often Spark reports its progress."""
 
     totals: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
     #: The last batch that was counted.

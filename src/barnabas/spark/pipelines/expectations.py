@@ -1,16 +1,16 @@
-"""What rows are expected to be, what to do with those that are not, and how many there were.
+"""Expectations of rows: conditions, what to do with rows that do not meet them, and how many there were.
 
     keep        counted, and kept
     drop        counted, and dropped
     quarantine  counted, and given an error, for a dead-letter topic (`dead_letter`)
     fail        the query fails, with a message that names topic, partition and offset where the DataFrame has them
 
-A condition that is null is not met. Counts are observed metrics: they cost one pass that Spark makes anyway, and are in
+A condition that is null is not met. Counts are observed metrics: they cost no pass of their own, and are in
 the progress of a streaming query, where `counts` finds them.
 
     checked = orders.transform(Expectations("orders", drop={"positive": "total > 0"}, keep={"named": "name is not null"}))
 
-In a pipeline they stand between the decorator and the function:
+In a pipeline an expectation stands between the decorator and the function:
 
     @dp.table
     @expect_or_drop("positive", "total > 0")
@@ -114,7 +114,7 @@ class Expectations:
         return checked
 
     def observed(self, df: DataFrame) -> tuple[DataFrame, Observation]:
-        """For a batch: the rows, and what has been counted once an action has run (`counts({o.name: o.get})` of it)."""
+        """For a batch: return the rows, and the counts, available after an action (`counts({o.name: o.get})`)."""
         observation = Observation(PREFIX + self.dataset)
         return self._checked(df, observation), observation
 
@@ -145,7 +145,8 @@ class Expectations:
 
 
 def _stacked(query: Query, expectations: Expectations) -> str:
-    """Decorators may be stacked on one function, and every metric of a query needs a name of its own."""
+    """Return a name for the metric: decorators may be stacked on one function, and each metric of a query needs its own
+    name."""
     names = "+".join(one.name for one in expectations.all())
     return f"{getattr(query, '__name__', 'query')}{STACKED}{names}"
 
@@ -156,15 +157,15 @@ def _complaint(df: DataFrame, one: Expectation) -> Column:
 
 
 def expect(name: str, condition: Column | str) -> Expectations:
-    """Count rows that are not so, and keep them."""
+    """Count rows that do not meet the condition, and keep them."""
     return Expectations(keep={name: condition})
 
 
 def expect_or_drop(name: str, condition: Column | str) -> Expectations:
-    """Drop rows that are not so."""
+    """Drop rows that do not meet the condition."""
     return Expectations(drop={name: condition})
 
 
 def expect_or_fail(name: str, condition: Column | str) -> Expectations:
-    """Fail on a row that is not so."""
+    """Fail on a row that does not meet the condition."""
     return Expectations(fail={name: condition})

@@ -1,7 +1,7 @@
-"""What went wrong, in one sentence, told once. Pure: Spark's messages in, events as they should be told out.
+"""Reports each failure once, in one sentence. Pure: takes Spark's messages, returns events to report.
 
-Spark tells of a failure at each attempt and again at the end, each time with the stacks of two languages and the plan of the
-query. It says COMPLETED of a flow whose query has ended, and FAILED a moment later.
+Spark reports a failure at each attempt and again at the end, each time with the stacks of two languages and the plan of the
+query. It reports a flow as COMPLETED when its query has ended, and as FAILED a moment later.
 """
 
 import re
@@ -28,7 +28,7 @@ class PipelineFailed(BarnabasError):
 
 
 def plain_message(text: str) -> str:
-    """What a reader needs of an error of Spark's: its own words, not where in Scala they were said."""
+    """Return the part of one of Spark's errors that a reader needs: the message, without the stack."""
     kept: list[str] = []
     for line in text.splitlines():
         if line.startswith(_ENDS[:3]):
@@ -38,11 +38,11 @@ def plain_message(text: str) -> str:
 
 
 def cause_of(text: str) -> str:
-    """The sentence that says what happened: the last of a Python traceback if there is one, else Spark's first."""
+    """Return the sentence with the cause: the last of a Python traceback if there is one, else Spark's first."""
     traced = text.rpartition(_TRACEBACK)[2] if _TRACEBACK in text else ""
     if traced:
         lines = traced.lstrip("\n").splitlines()
-        # Frames are indented; the first line that is not has the exception, and what follows belongs to it.
+        # Frames are indented. The first line that is not has the exception, and the lines after it belong to it.
         first = next((n for n, line in enumerate(lines) if line.strip() and not line.startswith(" ")), None)
         if first is not None:
             return _without_class(_sentence(lines[first:]), _PYTHON_CLASS)
@@ -60,7 +60,7 @@ def _sentence(lines: Sequence[str]) -> str:
 
 
 def _without_class(text: str, kind: re.Pattern[str]) -> str:
-    """Errors of ours speak for themselves; of others the name of the class helps, but not where it lives."""
+    """Drop the class of our own errors, and the module of other classes."""
     found = kind.match(text)
     if found is None:
         return text
@@ -70,27 +70,28 @@ def _without_class(text: str, kind: re.Pattern[str]) -> str:
 
 
 def innermost(causes: Sequence[str]) -> str:
-    """Of a chain of causes, from the outside to the inside, the one that says what happened."""
+    """Return the cause that says most, from a chain of causes from the outside to the inside."""
     traced = next((cause for cause in reversed(causes) if _TRACEBACK in cause), None)
     last = traced or next((cause for cause in reversed(causes) if cause.strip()), None)
     return cause_of(last) if last is not None else "no reason was given"
 
 
 class Telling:
-    """The events of one run of Spark's. `places` has file and line of each flow, `inputs` the flows that it waits for."""
+    """Translates the messages of one run of Spark's into events. `places`: file and line of each flow. `inputs`: the flows that
+    it waits for."""
 
     def __init__(self, places: Mapping[str, str], inputs: Mapping[str, Collection[str]] | None = None) -> None:
         self._places = places
         self._inputs = inputs or {}
-        #: What each flow failed for last; in the order of the first failures.
+        #: The last cause of each flow's failure, in the order of the first failures.
         self._causes: dict[str, str] = {}
-        #: What no flow is named in.
+        #: Failures that name no flow.
         self._others: list[str] = []
         self._failures: dict[str, int] = {}
-        #: Flows that failed and that Spark is to start again.
+        #: Flows that failed and that Spark will start again.
         self._again: dict[str, None] = {}
-        #: Spark says so of a flow that has failed, too, seconds before it says that. So it is told when a flow starts that
-        #: waited for it, or when the run is over.
+        #: Flows that Spark reported as completed. It reports so even a flow that failed, and the failure seconds later. So the
+        #: event is held until a flow starts that waited for this one, or until the run is over.
         self._completed: dict[str, FlowState] = {}
         self._waiting: dict[str, None] = {}
 
@@ -110,7 +111,7 @@ class Telling:
             return [*self._release(self._inputs.get(event.flow.rpartition(".")[2], ())), event]
         elif event.state == "SKIPPED":
             self._waiting.pop(event.flow, None)
-            said = f"Flow {self.named(event.flow)} has not run: what it reads failed."
+            said = f"Flow {self.named(event.flow)} has not run: a flow that it reads failed."
             return [FlowState(at, event.flow, event.state, said)]
         elif event.state == "COMPLETED":
             self._completed[event.flow] = event
@@ -122,18 +123,18 @@ class Telling:
         return [event]
 
     def rest(self) -> list[Event]:
-        """The run has ended well: what is still to be told."""
+        """Return the events that are held, because the run has ended well."""
         return self._release()
 
     def end(self, at: str) -> list[Event]:
-        """The run failed: flows that Spark did not start again, and those that it never came to."""
+        """Return the last events of a run that failed: flows that Spark did not start again, and flows that have not run."""
         given_up = [FlowState(at, flow, "FAILED", self._given_up(flow)) for flow in self._again]
         said = "has not run: the run failed before it."
         skipped = [FlowState(at, flow, "SKIPPED", f"Flow {self.named(flow)} {said}") for flow in self._waiting]
         return [*self._release(), *given_up, *skipped]
 
     def failure(self, error: str) -> str:
-        """What the run failed for: a sentence for each flow that did, else what Spark said of the whole."""
+        """Return the reason of the run's failure: a sentence for each flow that failed, else Spark's message."""
         flows = [f"flow {self.named(flow)} failed: {cause}" for flow, cause in self._causes.items()]
         return "\n".join(once_each([*flows, *self._others])) or cause_of(plain_message(error))
 
@@ -142,10 +143,10 @@ class Telling:
         return flow if place is None else f"{flow} ({place})"
 
     def _release(self, names: Collection[str] | None = None) -> list[Event]:
-        """Those flows, or all, are done."""
+        """Return the held events of these flows, or of all."""
         done = [flow for flow in self._completed if names is None or flow.rpartition(".")[2] in names]
         for flow in done:
-            self._causes.pop(flow, None)  # it did what it should in the end
+            self._causes.pop(flow, None)  # it succeeded in the end
         return [self._completed.pop(flow) for flow in done]
 
     def _failure(self, event: FlowState) -> FlowState:
@@ -168,7 +169,7 @@ class Telling:
         return f"Flow {self.named(flow)} {said}: {self._causes[flow]}"
 
     def _note(self, message: str) -> None:
-        """Such as that a flow cannot be resolved."""
+        """Note a message without a flow's state, such as that a flow cannot be resolved."""
         said, _, error = message.partition("\nError: ")
         found = _FLOW.search(said)
         if found is not None and error:
@@ -178,6 +179,6 @@ class Telling:
 
 
 def once_each(reasons: Sequence[str]) -> list[str]:
-    """Each once, without those that another one contains."""
+    """Return each reason once, without those that another one contains."""
     found = list(dict.fromkeys(reason.strip() for reason in reasons if reason.strip()))
     return [one for one in found if not any(one != other and one in other for other in found)]

@@ -1,8 +1,8 @@
 """Lineage: what each flow reads and writes, as events of OpenLineage, into a file or to a server.
 
-`barnabas.lineage` in the configuration of a project says where: a path, relative to the project (one JSON document a line), or
-the URL that takes events (`http://marquez:5000/api/v1/lineage`). Nothing waits for a server: events go out one by one in a
-thread of their own, and those that it does not take are logged and forgotten.
+`barnabas.lineage` in the configuration of a project names the place: a path, relative to the project (one JSON document per
+line), or the URL that takes events (`http://marquez:5000/api/v1/lineage`). The pipeline does not wait for the server: a thread
+sends the events one by one, and logs and drops an event that the server does not take.
 """
 
 import json
@@ -40,7 +40,7 @@ _WAITING_MAX: Final = 1000
 
 @dataclass(frozen=True)
 class Dataset:
-    """By OpenLineage's rules for names."""
+    """A dataset, named by OpenLineage's rules."""
 
     namespace: str
     name: str
@@ -53,7 +53,7 @@ class FlowLineage:
 
 
 def datasets_of(connector: Source | Sink) -> list[Dataset]:
-    """What a connector reads or writes; a pattern of topics stands for itself, and so does a query."""
+    """Return the datasets of a connector; a pattern of topics, or a query, is its own name."""
     options = connector.options
     match connector.format:
         case "barnabas":
@@ -72,7 +72,7 @@ def datasets_of(connector: Source | Sink) -> list[Dataset]:
 def lineage_of(
     flows: Flows, sources: Sequence[tuple[str, Source]], sinks: Mapping[str, Sink], table: Callable[[str], Dataset]
 ) -> dict[str, FlowLineage]:
-    """Of each flow that writes a table or a sink. Views are looked through: what they read is what the flow reads."""
+    """Return the lineage of each flow that writes a table or a sink. Views are replaced by what they read."""
 
     def inputs(flow: str, seen: frozenset[str]) -> Iterator[Dataset]:
         for name, source in sources:
@@ -117,7 +117,7 @@ class Lineage:
         self._pipeline = pipeline
         self._flows = flows
         self._send = send
-        #: The run of each flow that goes on.
+        #: The run of each flow that is running.
         self._runs: dict[str, str] = {}
 
     def take(self, event: Event) -> None:
@@ -126,15 +126,15 @@ class Lineage:
         name = event.flow.rpartition(".")[2]
         kind = _STATES[event.state]
         if name not in self._flows or (kind == "START") == (name in self._runs):
-            return  # told already, or never begun
-        self._tell(name, kind, event.at, event.message)
+            return  # already reported, or never begun
+        self._emit(name, kind, event.at, event.message)
 
     def end(self, at: str) -> None:
-        """The run is over: so are flows that went on."""
+        """End the runs of flows that are still running."""
         for name in list(self._runs):
-            self._tell(name, "ABORT", at, "")
+            self._emit(name, "ABORT", at, "")
 
-    def _tell(self, name: str, kind: str, at: str, message: str) -> None:
+    def _emit(self, name: str, kind: str, at: str, message: str) -> None:
         run_id = self._runs.setdefault(name, str(uuid.uuid4()))
         if kind != "START":
             del self._runs[name]
@@ -167,14 +167,14 @@ class FileSender:
             with open(self._file, "a") as out:
                 out.write(json.dumps(event) + "\n")
         except OSError as error:  # no reason to end a pipeline
-            _log.warning("lineage: an event is left out: %s", error)
+            _log.warning("[lineage] cannot write an event, so it is left out: %s", error)
 
     def close(self) -> None:
-        """Each event was written when it came."""
+        """Do nothing: each event is on disk already."""
 
 
 class HttpSender:
-    """Owner: the thread that calls it; its own thread sends."""
+    """Sends events to a server. Owner: the thread that calls it; its own thread sends."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -186,13 +186,13 @@ class HttpSender:
         try:
             self._waiting.put_nowait(event)
         except queue.Full:
-            _log.warning("lineage: %s is too slow: an event is left out", self._url)
+            _log.warning("[lineage] %s is too slow: an event is left out", self._url)
 
     def close(self) -> None:
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
-            return  # its thread goes with the process
+            return  # the thread ends with the process
         self._thread.join(_PATIENCE_S)
 
     def _work(self) -> None:
@@ -203,7 +203,7 @@ class HttpSender:
                 with urllib.request.urlopen(request, timeout=_PATIENCE_S):
                     continue
             except (OSError, ValueError) as error:
-                _log.warning("lineage: an event was not taken by %s: %s", self._url, error)
+                _log.warning("[lineage] %s did not take an event, so it is left out: %s", self._url, error)
 
 
 def sender_for(where: str, folder: Path) -> FileSender | HttpSender:

@@ -17,7 +17,7 @@ _COLOURS: Final = {"RUNNING": "green", "COMPLETED": "cyan", "FAILED": "red", "RE
 
 
 class View:
-    """Shows a status whenever it changes. On a terminal only: programs ask for --json, files get one line an event."""
+    """Shows a status whenever it changes. For terminals only: programs use --json, files get one line per event."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4, transient=False)
@@ -63,7 +63,7 @@ def rows(status: Status) -> list[Sequence[str]]:
 
 
 def expectation_rows(status: Status) -> list[Sequence[str]]:
-    """What was expected of the rows of each flow, and how many were so."""
+    """Return for each flow and expectation how many rows met it."""
     return [
         (name, expected, str(count["action"]), f"{count['passed']:,}", f"{count['failed']:,}")
         for name, flow in sorted(status.flows.items())

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-#: The most digits that Spark's decimal has.
+#: Most digits of Spark's decimal.
 DECIMAL_DIGITS_MAX: Final = 38
 NUMERIC: Final = 1700
 MONEY: Final = 790
@@ -68,20 +68,20 @@ class PostgresType:
 
     @property
     def cast_name(self) -> str:
-        """The name for a cast that keeps the whole value. `CAST(x AS character)` would keep one character; a quoted name
+        """Return the name for a cast that keeps the whole value. `CAST(x AS character)` would keep one character; a quoted name
         has no size, so the assignment to the column checks the size."""
         return ".".join('"' + part.replace('"', '""') + '"' for part in (self.schema, self.name))
 
     def held_as(self) -> DataType | None:
-        """The Spark type that has exactly the values of this type; None if there is no such type."""
+        """Return the Spark type that has exactly the values of this type; None if there is no such type."""
         return decimal_of(self.typmod) if self.oid == NUMERIC else _HELD.get(self.oid)
 
     def read_as(self) -> DataType:
-        """The Spark type that a reader gives: text, as PostgreSQL prints it, where Spark has no type."""
+        """Return the Spark type for reading: text, as PostgreSQL prints it, if Spark has no such type."""
         return self.held_as() or StringType()
 
     def taken_as(self, given: DataType) -> DataType | None:
-        """The Spark type that a column of this type takes when the rows have `given`; None if it takes no such value."""
+        """Return the Spark type to write if the rows have `given`; None if the column takes no such value."""
         held = self.held_as()
         if self.oid == NUMERIC:
             return given if isinstance(given, DecimalType | IntegralType) else decimal_of(self.typmod)
@@ -102,8 +102,8 @@ class PostgresType:
 
 
 def decimal_of(typmod: int) -> DecimalType:
-    """For a numeric of this size. If it has no size, or one that Spark does not have: Spark's largest, half of it behind the
-    point."""
+    """Return the type for a numeric of this size. Without a size, or for one that Spark does not have: Spark's largest decimal,
+    with half of its digits behind the point."""
     precision, scale = numeric_size(typmod)
     if 0 < precision <= DECIMAL_DIGITS_MAX and 0 <= scale <= precision:
         return DecimalType(precision, scale)
@@ -111,7 +111,7 @@ def decimal_of(typmod: int) -> DecimalType:
 
 
 def numeric_size(typmod: int) -> tuple[int, int]:
-    """Precision and scale; the precision is 0 if the column has none. Since PostgreSQL 15 a scale may be negative."""
+    """Return precision and scale; the precision is 0 if the column has none. Since PostgreSQL 15 a scale may be negative."""
     if typmod < 4:
         return 0, 0
     packed = typmod - 4

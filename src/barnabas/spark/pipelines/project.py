@@ -24,7 +24,7 @@ _FIELDS = {"name", "storage", "catalog", "database", "schema", "configuration", 
 
 
 class ProjectError(BarnabasError):
-    """The project is not as it should be; the message names the file and what to change."""
+    """The project is not valid; the message names the file and what to change."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Project:
     folder: Path
     spec_file: Path
     name: str
-    #: Where checkpoints live: an absolute URI.
+    #: The folder of checkpoints: an absolute URI.
     storage: str
     catalog: str | None
     database: str | None
@@ -56,7 +56,7 @@ class Project:
         return self.state / "spark.log"
 
     def client_settings(self) -> dict[str, str]:
-        """Settings of Kafka clients for all topics of the project: what tools take as `--command-config`."""
+        """Return the settings of Kafka clients for all topics of the project, in the form of the tools' `--command-config`."""
         name = self.configuration.get(CLIENT_CONFIG)
         if name is None:
             return {}
@@ -66,7 +66,7 @@ class Project:
             raise ProjectError(f"{self.spec_file}: {CLIENT_CONFIG} {name}: {error}") from None
 
     def files(self) -> list[Path]:
-        """The code, in order of its names."""
+        """Return the files with code, in the order of their names."""
         found: set[Path] = set()
         for pattern in self.libraries:
             found.update(each for each in self.folder.glob(pattern) if each.is_file() and _is_code(each))
@@ -78,7 +78,7 @@ def _is_code(file: Path) -> bool:
 
 
 def find_spec(place: Path) -> Path:
-    """The spec of a project: `place` itself, or in it, or in a folder above it, as `spark-pipelines` looks."""
+    """Find the spec of a project: `place` itself, or in it, or in a folder above it, as `spark-pipelines` looks."""
     if place.is_file():
         return place.absolute()
     if not place.is_dir():
@@ -124,7 +124,7 @@ def _check(file: Path, document: dict[str, Any]) -> None:
         raise ProjectError(f"{file}: unknown {', '.join(unknown)}; there are {', '.join(sorted(_FIELDS))}")
     for name in ("name", "storage"):
         if not isinstance(document.get(name), str) or not document[name]:
-            raise ProjectError(f"{file}: {name} must be there, and be text")
+            raise ProjectError(f"{file}: {name} is missing or not text")
     configuration = document.get("configuration") or {}
     if not isinstance(configuration, dict):
         raise ProjectError(f"{file}: configuration must be names and values")
@@ -137,7 +137,7 @@ def _glob(file: Path, entry: object) -> str:
     pattern = entry.get("glob", {}).get("include") if isinstance(entry, dict) else None
     if not isinstance(pattern, str):
         raise ProjectError(f"{file}: an entry of libraries must be glob: include: PATTERN")
-    # As spark-pipelines has it: a file, or a folder and all below it.
+    # Like spark-pipelines: a file, or a folder and all below it.
     return f"{pattern}/*" if pattern.endswith("/**") else pattern
 
 
@@ -146,12 +146,12 @@ def _absolute(folder: Path, storage: str) -> str:
 
 
 def create_project(folder: Path, *, bootstrap: str) -> list[Path]:
-    """A project that runs as it is; returns its files. Nothing that is there is overwritten."""
+    """Create a project that runs as it is; return its files. Does not overwrite any file."""
     name = folder.name
     if not _NAME.fullmatch(name):
-        raise ProjectError(f"{name!r}: a name starts with a letter and goes on with letters, digits, _ and -")
+        raise ProjectError(f"{name!r} is not a valid name: use a letter first, then letters, digits, _ and -")
     if folder.exists() and any(folder.iterdir()):
-        raise ProjectError(f"{folder} is there already, and is not empty")
+        raise ProjectError(f"{folder} exists already, and is not empty")
     texts = {
         SPEC_NAMES[0]: _SPEC,
         "transformations/orders.py": _CODE,
@@ -169,7 +169,7 @@ def create_project(folder: Path, *, bootstrap: str) -> list[Path]:
 
 
 def user_environment(project: Project) -> dict[str, str]:
-    """What Python on executors needs to import the project's own modules."""
+    """Return the environment with which Python on executors can import the project's own modules."""
     paths = [str(project.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -186,7 +186,7 @@ libraries:
 """
 
 _CODE = '''\
-"""Orders are made up, kept in a table, and sent to the topic {{name}}-orders; what comes back from the topic is counted."""
+"""Orders are made up, kept in a table, and sent to the topic {{name}}-orders; the records of the topic are counted."""
 
 import os
 
@@ -216,7 +216,7 @@ def publish() -> DataFrame:
 
 @dp.table
 def received() -> DataFrame:
-    """A run reads what is in the topic when it starts; run it again, or with --continuous, for what was sent meanwhile."""
+    """A run reads the records that are in the topic when it starts; run it again, or with --continuous, for later ones."""
     rows = sources.topic(TOPIC, bootstrap=BOOTSTRAP).stream()
     order = F.from_json(F.col("value").cast("string"), "number LONG, item STRING, price LONG, at TIMESTAMP")
     return rows.select("partition", "offset", order.alias("order")).select("partition", "offset", "order.*")

@@ -1,7 +1,7 @@
-"""What a full refresh resets, and what would have its rows twice afterwards.
+"""Plans a full refresh: finds what it resets, and the tables and sinks that would then have their rows twice.
 
-A table that is reset gets all its rows again. What reads it as a stream takes them for new ones: tables and sinks behind it
-would have each row twice at the next run. So they are reset, too, or nothing is.
+A table that is reset gets all its rows again. A flow that reads it as a stream takes them for new ones: tables and sinks behind
+it would have each row twice after the next run. So they are reset, too, or nothing is.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,14 +15,14 @@ from barnabas.spark.pipelines.sinks import emptying
 
 @dataclass(frozen=True)
 class Reset:
-    """What starts again: tables by Spark itself, sinks by us."""
+    """The tables that Spark resets, and the sinks that we reset."""
 
     tables: tuple[str, ...]
     sinks: Mapping[str, Sink]
 
 
 def behind(names: Collection[str], flows: Flows) -> set[str]:
-    """Tables, views and sinks that get rows of these, directly or not, as streams."""
+    """Return the tables, views and sinks that get rows of these, directly or not, as streams."""
     found: set[str] = set()
     reached = set(names)
     while reached:
@@ -33,15 +33,16 @@ def behind(names: Collection[str], flows: Flows) -> set[str]:
 
 
 def plan(names: Collection[str], flows: Flows, sinks: Mapping[str, Sink], *, sinks_are_settled: bool) -> Reset:
-    """For `--full-refresh` of these. Raises where rows would be doubled; `sinks_are_settled`: what becomes of sinks is said."""
+    """Plan `--full-refresh` of these. Raises if rows would be doubled. `sinks_are_settled`: the options say what to do with
+    sinks."""
     chosen = {short(name) for name in names}
-    left = behind(chosen, flows) - chosen - flows.views
-    if left:
-        stocks = [_told(name, sinks) for name in sorted(left)]
-        wanted = " ".join(f"--full-refresh {name}" for name in (*names, *sorted(left)))
-        empty = " --empty-sinks" if sinks.keys() & left else ""
+    stale = behind(chosen, flows) - chosen - flows.views
+    if stale:
+        stocks = [_described(name, sinks) for name in sorted(stale)]
+        wanted = " ".join(f"--full-refresh {name}" for name in (*names, *sorted(stale)))
+        empty = " --empty-sinks" if sinks.keys() & stale else ""
         raise PipelineFailed(
-            f"a full refresh of {', '.join(names)} writes its rows again, and what reads it would have them twice: "
+            f"a full refresh of {', '.join(names)} writes its rows again, and these would have them twice: "
             f"{'; '.join(stocks)}. Refresh these as well: {wanted}{empty}"
         )
     named = {name: sinks[name] for name in sorted(chosen & sinks.keys())}
@@ -51,12 +52,12 @@ def plan(names: Collection[str], flows: Flows, sinks: Mapping[str, Sink], *, sin
 
 
 def keeps(what: str, sinks: Mapping[str, Sink]) -> PipelineFailed:
-    stocks = "; ".join(_told(name, sinks) for name in sinks)
+    stocks = "; ".join(_described(name, sinks) for name in sinks)
     return PipelineFailed(
-        f"{what} would write all rows again into sinks, which keep what they have: {stocks}. --empty-sinks deletes what is in "
-        "them first, --sinks-again writes on behind it; or reset tables alone, with --full-refresh NAME"
+        f"{what} would write all rows again into sinks, which keep the rows that they have: {stocks}. --empty-sinks "
+        "deletes these first, --sinks-again writes behind them; or reset only tables, with --full-refresh NAME"
     )
 
 
-def _told(name: str, sinks: Mapping[str, Sink]) -> str:
+def _described(name: str, sinks: Mapping[str, Sink]) -> str:
     return f"{name}, a {emptying.stock_of(sinks[name])}" if name in sinks else name

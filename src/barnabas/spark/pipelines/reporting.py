@@ -1,6 +1,6 @@
-"""What `barnabas pipeline run` tells the console: the reports that a listener of Spark's writes, from the events of a run.
+"""Sends the events of `barnabas pipeline run` to the console, as the same reports that a listener of Spark writes.
 
-They go to each cluster whose topics the pipeline reads or writes.
+The reports go to each cluster whose topics the pipeline reads or writes.
 """
 
 import threading
@@ -15,15 +15,15 @@ _FAILED = frozenset({"FAILED", "RETRYING"})
 
 
 class RunReporter:
-    """Events come from the thread that runs the pipeline and from the one that Spark calls back on: one at a time."""
+    """Takes events from the thread that runs the pipeline and from the one that Spark calls back on, one at a time."""
 
     def __init__(self, pipeline: str, settings: Mapping[str, str]) -> None:
-        """`settings`: of the project's clients."""
+        """`settings`: those of the project's clients."""
         self._pipeline = pipeline
         self._settings = settings
         self._lock = threading.Lock()
         self._reports: list[Reports] | None = None
-        #: Flows of this run that have had a batch: those without have nothing to report.
+        #: Flows that have had a batch in this run: the others have nothing to report.
         self._flows: set[str] = set()
 
     def take(self, event: Event) -> None:
@@ -45,7 +45,7 @@ class RunReporter:
                 reports.over(event.flow, error=event.message if event.state in _FAILED else None)
 
     def rests(self, flow: str) -> None:
-        """A flow that goes on has nothing to do."""
+        """Report that a flow has nothing to do at the moment."""
         with self._lock:
             for reports in self._opened() if flow in self._flows else ():
                 reports.rests(flow)
@@ -57,7 +57,7 @@ class RunReporter:
                 reports.close()
 
     def _opened(self) -> list[Reports]:
-        """Once the definitions were read: they name the clusters."""
+        """Open the reports. Call it when the definitions have been read: they name the clusters."""
         if self._reports is None:
             self._reports = [
                 Reports(

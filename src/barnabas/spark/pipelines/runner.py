@@ -1,8 +1,9 @@
-"""Runs a project: reads its definitions, starts its flows, and tells what happens.
+"""Runs a project: reads its definitions, starts its flows, and reports events.
 
-A run of `pyspark.pipelines` ends when it has read what was there. `continuous` goes on from there: the same flows, planned by
-the same planner of Spark's, from the same resolved graph and checkpoints, but with a trigger that fires again and again.
-A flow that fails is started again from its checkpoint, after a pause that doubles, until it has failed too often in a row.
+A run of `pyspark.pipelines` ends when it has read all rows that its sources had. `continuous` goes on from there: the same
+flows, planned by the same planner of Spark's, from the same resolved graph and checkpoints, but with a trigger that fires again
+and again. A flow that fails is started again from its checkpoint, after a pause that doubles, until it has failed too often in
+a row.
 """
 
 import json
@@ -26,7 +27,7 @@ from barnabas.spark.pipelines.project import Project
 from barnabas.spark.pipelines.session import Session
 
 _GRAPH = "org.apache.spark.sql.pipelines.graph"
-#: How often running flows are looked at.
+#: How often to look at running flows.
 _WATCH_S = 0.25
 
 
@@ -37,13 +38,13 @@ class RunOptions:
     refresh: Sequence[str] = ()
     full_refresh: Sequence[str] = ()
     full_refresh_all: bool = False
-    #: A full refresh of sinks writes all rows again into them. They keep what they have...
+    #: A full refresh writes all rows again into sinks, behind the rows that they have.
     sinks_again: bool = False
-    #: ...or are emptied first.
+    #: A full refresh empties the sinks first.
     empty_sinks: bool = False
     #: Continuous: the least time between two batches of a flow.
     trigger_ms: int = 500
-    #: Continuous: how often materialized views are made anew.
+    #: Continuous: how often materialized views are computed again.
     views_s: float = 60.0
     #: Continuous: failures in a row, without a batch between them, after which a flow stays down and the run fails.
     failures_max: int = 5
@@ -52,13 +53,13 @@ class RunOptions:
 
 @dataclass
 class _Running:
-    """A flow that goes on."""
+    """A flow that runs until it is stopped."""
 
     name: str
     flow: Any
     execution: Any
     failures: int = 0
-    #: When to start it again after a failure; None while it runs.
+    #: Time to start it again after a failure; None while it runs.
     again_s: float | None = None
     batches_seen: int = field(default=-1)
 
@@ -70,19 +71,19 @@ class Runner:
         self,
         project: Project,
         session: Session,
-        told: Callable[[Event], None],
+        report: Callable[[Event], None],
         rests: Callable[[str], None] = lambda flow: None,
     ) -> None:
-        """`rests`: told of a flow that goes on and has nothing to do. Both may be called from a thread of Spark's."""
+        """`rests`: called with a flow that has nothing to do at the moment. Both may be called from a thread of Spark's."""
         self._project = project
         self._session = session
-        self._told = told
+        self._report = report
         self._rests = rests
-        #: By the id of its query.
+        #: Names of flows, by the id of their query.
         self._flow_names: dict[str, str] = {}
         self._stopping = threading.Event()
         self._batches: dict[str, int] = {}
-        #: In a row.
+        #: Failures of materialized views in a row.
         self._view_failures = 0
         self._flows = Flows()
         #: File and line of each flow.
@@ -92,38 +93,38 @@ class Runner:
         self._stopping.set()
 
     def run(self, options: RunOptions) -> None:
-        """Until everything is read, or, if continuous, until `stop`. Raises `PipelineFailed`."""
+        """Run until everything is read, or, if continuous, until `stop`. Raises `PipelineFailed`."""
         _check(options)
         end = self._session.on_progress(self._take_progress, self._take_rest)
         ended = ExitStack()
         try:
             graph_id = self._define()
             if not options.dry:
-                ended.enter_context(self._lineage_told())
+                ended.enter_context(self._with_lineage())
             reset = self._reset(options)
-            anew = set() if options.dry else self._anew(options)
+            restarted = set() if options.dry else self._restarted(options)
             if not options.dry:
                 connector.prepare()
-                self._check_topics(anew)
+                self._check_topics(restarted)
             try:
                 try:
                     if not options.full_refresh_all and reset.sinks:
-                        # Spark chooses among tables alone: then everything runs.
+                        # Spark can choose among tables only. So run the tables first, and then everything.
                         if reset.tables:
                             self._once(graph_id, replace(options, continuous=False, full_refresh=reset.tables))
                             graph_id = self._define()
                         options = replace(options, refresh=(), full_refresh=())
                     self._once(graph_id, options)
                 finally:
-                    self._note_topics(anew, graph_id)
+                    self._note_topics(restarted, graph_id)
                 if not options.dry and not options.continuous:
                     self._catch_up(graph_id, options)
             except PipelineFailed:
-                # A flow that failed while it caught up is tried again below; a graph that makes no sense is not.
+                # A flow that failed while it caught up is started again below; an invalid graph is not.
                 if not options.continuous or not self._session.has_started(graph_id):
                     raise
             if options.continuous and self._stopping.is_set():
-                self._told(RunState(now(), "STOPPED", "Run has been stopped while it caught up."))
+                self._report(RunState(now(), "STOPPED", "Run has been stopped while it caught up."))
             elif options.continuous:
                 self._go_on(graph_id, options)
         finally:
@@ -131,8 +132,8 @@ class Runner:
             end()
 
     @contextmanager
-    def _lineage_told(self) -> Iterator[None]:
-        """What flows read and write is told as well, if the project wants that."""
+    def _with_lineage(self) -> Iterator[None]:
+        """Send lineage as well within this block, if the project asks for it."""
         where = self._project.configuration.get(lineage.SETTING)
         if where is None:
             yield
@@ -145,18 +146,18 @@ class Runner:
             lambda name: lineage.Dataset(place, f"{database}.{name}"),
         )
         send = lineage.sender_for(where, self._project.folder)
-        told, telling = self._told, lineage.Lineage(self._project.name, flows, send)
+        report, events = self._report, lineage.Lineage(self._project.name, flows, send)
 
-        def tell(event: Event) -> None:
-            told(event)
-            telling.take(event)
+        def send_both(event: Event) -> None:
+            report(event)
+            events.take(event)
 
-        self._told = tell
+        self._report = send_both
         try:
             yield
         finally:
-            self._told = told
-            telling.end(now())
+            self._report = report
+            events.end(now())
             send.close()
 
     # -- once -----------------------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class Runner:
         return graph_id
 
     def _reset(self, options: RunOptions) -> refresh.Reset:
-        """What a full refresh starts again: what becomes of the sinks is said, and done only if it is asked for."""
+        """Plan a full refresh, and report what it does with sinks; do it only if the options ask for it."""
         settled, sinks = options.sinks_again or options.empty_sinks, connector.sinks()
         if named := sorted({short_name(name) for name in options.refresh} & sinks.keys()):
             raise PipelineFailed(f"{', '.join(named)}: Spark updates tables by name, not sinks: run without --refresh")
@@ -198,25 +199,27 @@ class Runner:
             from barnabas.spark.pipelines.sinks import emptying
 
             for sink in reset.sinks.values():
-                emptying.stock_of(sink)  # one that cannot be emptied is told before another has been
+                emptying.stock_of(sink)  # raises for a sink that cannot be emptied, before another one has been
             for name, sink in reset.sinks.items():
-                self._told(RunState(now(), "RUNNING", f"Sink {name} has been emptied: it was {emptying.empty(sink)}."))
-        # Spark does so itself when it resets everything, but later: a run that fails before would leave sinks that are empty
-        # and flows that go on behind what was in them.
+                self._report(
+                    RunState(now(), "RUNNING", f"Sink {name} has been emptied: it was {emptying.empty(sink)}.")
+                )
+        # Spark itself makes new checkpoints when it resets everything, but later: if the run failed before, the sinks would be
+        # empty, and the flows would go on behind the rows that were in them.
         for flow, target in self._flows.targets.items():
             if target in reset.sinks:
                 self._session.new_checkpoint(f"{self._project.storage}/_checkpoints/{target}/{flow}")
         return reset
 
-    def _anew(self, options: RunOptions) -> set[str]:
-        """Flows that start again from the beginning of what they read."""
+    def _restarted(self, options: RunOptions) -> set[str]:
+        """Return the flows that start again from the beginning of what they read."""
         chosen = {name.rpartition(".")[2] for name in options.full_refresh}
         return self._with_views(
             {flow for flow, target in self._flows.targets.items() if options.full_refresh_all or target in chosen}
         )
 
     def _with_views(self, flows: set[str]) -> set[str]:
-        """A view has no checkpoint of its own: what reads it has."""
+        """Add the views that these flows read: a view has no checkpoint, but the flow that reads it has one."""
         found = set(flows)
         while (
             more := {view for flow in found for view in self._flows.reads.get(flow, set()) & self._flows.views} - found
@@ -224,30 +227,30 @@ class Runner:
             found |= more
         return found
 
-    def _check_topics(self, anew: set[str]) -> None:
-        """Raises where a topic was made again since the last run."""
-        for warning in topic_ids.check(self._project.topics_file, _topic_reads(), anew):
-            self._told(RunState(now(), "RUNNING", warning))
+    def _check_topics(self, restarted: set[str]) -> None:
+        """Raise if a topic was created again since the last run; report warnings."""
+        for warning in topic_ids.check(self._project.topics_file, _topic_reads(), restarted):
+            self._report(RunState(now(), "RUNNING", warning))
 
     def _check_topics_of(self, flow: str) -> None:
-        """The same before a flow goes on. Its last query knew the ids; the next one knows offsets only, and would go on in the
-        middle of a new topic as soon as that is long enough."""
+        """Check the topics before a flow goes on. Its last query knew the ids; the next one knows offsets only, and would go on
+        in the middle of a new topic as soon as that is long enough."""
         names = self._with_views({short(flow)})
         reads = [read for read in _topic_reads() if read.flow in names]
         try:
             warnings = topic_ids.check(self._project.topics_file, reads, ())
         except topic_ids.TopicMadeAgain as error:
-            self._told(FlowState(now(), flow, "FAILED", f"Flow {Telling(self._places).named(flow)} failed: {error}"))
+            self._report(FlowState(now(), flow, "FAILED", f"Flow {Telling(self._places).named(flow)} failed: {error}"))
             raise PipelineFailed(str(error)) from error
         for warning in warnings:
-            self._told(RunState(now(), "RUNNING", warning))
+            self._report(RunState(now(), "RUNNING", warning))
 
-    def _note_topics(self, anew: set[str], graph_id: str) -> None:
-        if anew and self._session.has_started(graph_id):
-            topic_ids.note(self._project.topics_file, _topic_reads(), anew)
+    def _note_topics(self, restarted: set[str], graph_id: str) -> None:
+        if restarted and self._session.has_started(graph_id):
+            topic_ids.note(self._project.topics_file, _topic_reads(), restarted)
 
     def _changeable(self) -> dict[str, str]:
-        """Settings of the spec that Spark lets a flow change; the others were given to it when it started."""
+        """Return settings of the spec that Spark lets a flow change; Spark got the others when it started."""
         conf = self._session.jvm_session.conf()
         return {
             name: value
@@ -258,40 +261,40 @@ class Runner:
     def _once(self, graph_id: str, options: RunOptions, *, quiet: bool = False) -> None:
         telling = Telling(self._places, {flow: self._flows.inputs(flow) for flow in self._flows.targets})
 
-        def tell(events: Sequence[Event]) -> None:
+        def report(events: Sequence[Event]) -> None:
             for event in events:
                 over = isinstance(event, RunState) and options.continuous
                 if not over and not quiet:
-                    self._told(event)
+                    self._report(event)
 
         try:
             with self._session.remote(), _failing_well():
                 for message in self._messages(graph_id, options):
-                    tell(telling.take(now(), message))
-                tell(telling.rest())
+                    report(telling.take(now(), message))
+                report(telling.rest())
         except PipelineFailed as failed:
-            tell(telling.end(now()))
+            report(telling.end(now()))
             raise PipelineFailed(telling.failure(str(failed))) from failed
 
     def _catch_up(self, graph_id: str, options: RunOptions) -> None:
         """Run again while a flow may have started before its input had been read.
 
-        Where a table is there from an earlier run, Spark may resolve what a flow reads (`withColumn` and others do that) before
-        it knows that the table is a dataset of this pipeline: the flow does not wait for it.
+        If a table exists from an earlier run, Spark may resolve what a flow reads (`withColumn` and others do that) before
+        it knows that the table is a dataset of this pipeline. Then the flow does not wait for it.
         """
         again = replace(options, full_refresh=(), full_refresh_all=False)
         early = self._early(graph_id)
-        # A chain of such flows gets one further with each run.
+        # In a chain of such flows each run brings one more up to date.
         for number in range(len(early)):
-            what = f"{', '.join(sorted(early))} may have started before what they read: run {number + 2} of this start"
-            self._told(RunState(now(), "RUNNING", what))
+            what = f"{', '.join(sorted(early))} may have started before their inputs: run {number + 2} of this start"
+            self._report(RunState(now(), "RUNNING", what))
             self._once(self._define(), again)
 
     def _early(self, graph_id: str) -> set[str]:
-        """Streaming flows that read a dataset of the pipeline which Spark does not count as their input."""
+        """Return streaming flows that read a dataset of the pipeline which Spark does not count as their input."""
         self._session.activate()
         graph = self._session.execution(graph_id).pipelineExecution().graphExecution().get().graphForExecution()
-        flows = graph.resolvedFlows()  # those of views as well: what reads a view waits for what the view reads
+        flows = graph.resolvedFlows()  # views included: a flow that reads a view waits for what the view reads
         each = [flows.apply(number) for number in range(flows.size())]
         datasets = {short(flow.destinationIdentifier().toString()) for flow in each}
         found = set()
@@ -304,7 +307,7 @@ class Runner:
         return found
 
     def _messages(self, graph_id: str, options: RunOptions) -> Iterator[str]:
-        """Start a run, and yield what Spark says of it until it is over.
+        """Start a run, and yield Spark's messages until it is over.
 
         `pyspark.pipelines` has `start_run` for that, but in 4.3 it fails at the first metric that a Python worker reports.
         """
@@ -334,10 +337,10 @@ class Runner:
         progress = replace(progress, repeated_rows=self._repeated_rows(progress.flow))
         self._flow_names[str(document["id"])] = progress.flow
         self._batches[progress.flow] = progress.batch
-        self._told(progress)
+        self._report(progress)
 
     def _repeated_rows(self, flow: str) -> int:
-        """Of batches that a sink has recognised and left out. Sinks count them in the flow's checkpoint."""
+        """Return the rows of batches that a sink recognised and left out. Sinks count them in the flow's checkpoint."""
         files = checkpoint_of(self._project.storage, self._flows.targets.get(flow, flow), flow)
         return 0 if files is None else repeated_rows(files)
 
@@ -345,7 +348,7 @@ class Runner:
         if query_id in self._flow_names:
             self._rests(self._flow_names[query_id])
 
-    # -- on and on ------------------------------------------------------------------------------------------------------
+    # -- continuous -----------------------------------------------------------------------------------------------------
 
     def _go_on(self, graph_id: str, options: RunOptions) -> None:
         self._session.activate()
@@ -359,10 +362,10 @@ class Runner:
                 continue
             if flow.df().isStreaming():
                 running.append(_Running(name, flow, self._start(planner, name, flow)))
-                self._told(FlowState(now(), name, "RUNNING", f"Flow {name} goes on."))
+                self._report(FlowState(now(), name, "RUNNING", f"Flow {name} goes on."))
             else:
                 views.append(short_name(flow.destinationIdentifier().toString()))
-        self._told(RunState(now(), "RUNNING", f"{len(running)} flows go on until they are stopped."))
+        self._report(RunState(now(), "RUNNING", f"{len(running)} flows go on until they are stopped."))
         next_views_s = time.monotonic() + options.views_s
         while not self._stopping.wait(_WATCH_S):
             for each in running:
@@ -373,11 +376,11 @@ class Runner:
         for query in self._session.queries():
             query.stop()
         for each in running:
-            self._told(FlowState(now(), each.name, "STOPPED", f"Flow {each.name} has been stopped."))
-        self._told(RunState(now(), "STOPPED", "Run has been stopped."))
+            self._report(FlowState(now(), each.name, "STOPPED", f"Flow {each.name} has been stopped."))
+        self._report(RunState(now(), "STOPPED", "Run has been stopped."))
 
     def _compute(self, views: Sequence[str], options: RunOptions) -> None:
-        """Materialized views anew. Those that fail are computed with the next ones, as flows start again that fail."""
+        """Compute materialized views again. Views that fail are computed with the next ones, as failed flows start again."""
         try:
             self._once(self._define(), RunOptions(refresh=views), quiet=True)
             self._view_failures = 0
@@ -385,17 +388,17 @@ class Runner:
             self._view_failures += 1
             if self._view_failures > options.failures_max:
                 raise
-            said = f"Materialized views keep what they have, and are computed again in {options.views_s:g} s"
-            self._told(RunState(now(), "RUNNING", f"{said}: {failed}"))
+            said = f"Materialized views keep their rows, and are computed again in {options.views_s:g} s"
+            self._report(RunState(now(), "RUNNING", f"{said}: {failed}"))
         finally:
             self._session.activate()
 
     def _planner(self, graph_id: str, options: RunOptions) -> tuple[Any, list[Any]]:
-        """Spark's own planner of flows, with a trigger that goes on; and the flows."""
+        """Return Spark's own planner of flows, with a trigger that fires again and again; and the flows."""
         jvm = self._session.jvm
         old = self._session.execution(graph_id)
         graph = old.pipelineExecution().graphExecution().get().graphForExecution()
-        # A map with a default is a function in Scala: the constant ones that we need can be had without a JAR.
+        # A Scala map with a default value is a function: so we need no JAR for a constant function.
         constant = getattr(getattr(jvm, "scala.collection.immutable.Map$"), "MODULE$").empty().withDefaultValue
         context = getattr(jvm, f"{_GRAPH}.PipelineUpdateContextImpl")(
             old.unresolvedGraph(), constant(None), old.refreshTables(), old.fullRefreshTables(), old.storageRoot()
@@ -417,7 +420,7 @@ class Runner:
             if time.monotonic() >= each.again_s:
                 each.again_s = None
                 each.execution = self._start(planner, each.name, each.flow)
-                self._told(FlowState(now(), each.name, "RUNNING", f"Flow {each.name} goes on from its checkpoint."))
+                self._report(FlowState(now(), each.name, "RUNNING", f"Flow {each.name} goes on from its checkpoint."))
             return
         if not each.execution.isCompleted():
             return
@@ -427,12 +430,12 @@ class Runner:
         each.batches_seen = batch
         if each.failures > options.failures_max:
             said = f"{named} failed {each.failures} times in a row: {reason}"
-            self._told(FlowState(now(), each.name, "FAILED", f"Flow {said}"))
+            self._report(FlowState(now(), each.name, "FAILED", f"Flow {said}"))
             raise PipelineFailed(f"flow {said}")
         pause_s = options.pause_s * 2 ** (each.failures - 1)
         each.again_s = time.monotonic() + pause_s
         message = f"Flow {named} failed, and starts again in {pause_s:g} s: {reason}"
-        self._told(FlowState(now(), each.name, "RETRYING", message))
+        self._report(FlowState(now(), each.name, "RETRYING", message))
 
 
 def _topic_reads() -> list[topic_ids.TopicRead]:
@@ -441,16 +444,20 @@ def _topic_reads() -> list[topic_ids.TopicRead]:
 
 def _check(options: RunOptions) -> None:
     if options.full_refresh_all and (options.refresh or options.full_refresh):
-        raise PipelineFailed("a full refresh of everything leaves nothing for --refresh and --full-refresh to choose")
+        raise PipelineFailed(
+            "a full refresh of everything includes every table: leave --refresh and --full-refresh out"
+        )
     if (options.sinks_again or options.empty_sinks) and not (options.full_refresh_all or options.full_refresh):
-        raise PipelineFailed("--sinks-again and --empty-sinks say what a full refresh does with sinks")
+        raise PipelineFailed(
+            "--sinks-again and --empty-sinks are for a full refresh: add --full-refresh or --full-refresh-all"
+        )
     if options.sinks_again and options.empty_sinks:
         raise PipelineFailed("--sinks-again keeps what sinks have, --empty-sinks deletes it: give one of them")
 
 
 @contextmanager
 def _failing_well() -> Iterator[None]:
-    """Spark's errors as one of ours, without the stack of the JVM."""
+    """Raise Spark's errors as ours, without the stack of the JVM."""
     from pyspark.errors import PySparkException
 
     try:
@@ -462,7 +469,7 @@ def _failing_well() -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """`file:line: ` of the last line of a project's own code that the error came through."""
+    """Return `file:line: ` of the last line of a project's own code that the error came through."""
     place, trace = "", error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

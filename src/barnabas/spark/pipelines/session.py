@@ -1,7 +1,7 @@
-"""Spark as `pyspark.pipelines` needs it: a JVM of this process, a Connect server in it, and a Connect session.
+"""Starts the Spark that `pyspark.pipelines` needs: a JVM of this process, a Connect server in it, and a Connect session.
 
-The JVM is reachable through py4j as well. Two things need that, since Connect does not offer them: the progress of flows as it
-happens, and flows that go on (`continuous`). Owner: the thread that made it, because Spark ties its active session to a thread.
+The JVM is reachable through py4j as well. Connect lacks two things that need it: the progress of flows while they run,
+and flows that go on (`continuous`). Owner: the thread that made it, because Spark ties its active session to a thread.
 """
 
 import atexit
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService"
-#: A JVM whose driver was killed ends within seconds, on a busy machine within more.
+#: How long to wait for the JVM of a killed driver, which ends within seconds, or later on a busy machine.
 _PATIENCE_S: Final = 120.0
 _LOG4J = """\
 rootLogger.level = warn
@@ -36,7 +36,7 @@ appender.file.name = file
 appender.file.fileName = {file}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
-# Sessions end while answers are still on their way; nothing is lost by that.
+# Sessions end while answers are still being sent; nothing is lost by that.
 logger.connect.name = org.apache.spark.sql.connect
 logger.connect.level = off
 """
@@ -62,7 +62,7 @@ class Session:
 
     @contextmanager
     def remote(self) -> Iterator[None]:
-        """While definitions are read, functions of `pyspark.sql` are those of Connect."""
+        """Make functions of `pyspark.sql` those of Connect while definitions are read."""
         before = {name: os.environ.get(name) for name in self._environment}
         os.environ.update(self._environment)
         try:
@@ -75,7 +75,7 @@ class Session:
                     os.environ[name] = value
 
     def execution(self, graph_id: str) -> Any:
-        """What the server keeps of a run: its `PipelineUpdateContext`."""
+        """Return the server's state of a run: its `PipelineUpdateContext`."""
         return self._holder.getPipelineExecution(graph_id).get()
 
     def has_started(self, graph_id: str) -> bool:
@@ -84,11 +84,11 @@ class Session:
         return bool(found.isDefined() and found.get().pipelineExecution().graphExecution().isDefined())
 
     def activate(self) -> None:
-        """Make our session the one that the JVM's side of this thread works in."""
+        """Make our session the active one of this thread in the JVM."""
         self.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.jvm_session)
 
     def queries(self) -> list[Any]:
-        """Streaming queries that run, as the JVM has them."""
+        """Return the running streaming queries, as the JVM has them."""
         return list(self.jvm_session.streams().active())
 
     def new_checkpoint(self, folder: str) -> None:
@@ -102,16 +102,16 @@ class Session:
         ]
         files.mkdirs(self.jvm.org.apache.hadoop.fs.Path(path, str(max(numbers, default=-1) + 1)))
 
-    def on_progress(self, told: Callable[[str], None], rests: Callable[[str], None]) -> Callable[[], None]:
-        """Call `told` with the JSON of each progress report, and `rests` with the id of a query that has nothing to do, in a
-        thread of its own; returns what ends that."""
+    def on_progress(self, report: Callable[[str], None], rests: Callable[[str], None]) -> Callable[[], None]:
+        """Call `report` with the JSON of each progress report, and `rests` with the id of a query that has nothing to do, from
+        another thread; return a function that ends that."""
         from py4j.java_gateway import java_import  # type: ignore[import-untyped]
         from pyspark.java_gateway import ensure_callback_server_started
 
         gateway: Any = self._classic.sparkContext._gateway
         java_import(gateway.jvm, "org.apache.spark.sql.streaming.*")
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-        listener = self.jvm.PythonStreamingQueryListenerWrapper(_ProgressListener(told, rests))
+        listener = self.jvm.PythonStreamingQueryListenerWrapper(_ProgressListener(report, rests))
         streams = self.jvm_session.streams()
         streams.addListener(listener)
         return lambda: streams.removeListener(listener)
@@ -122,13 +122,13 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # At exit the client would tell a server of ours that has gone, and wait for it for minutes.
+        # At exit the client would send a message to our server, which has ended, and wait for it for minutes.
         atexit.unregister(self.spark.client._on_exit)
         try:
             for query in self.queries():
                 query.stop()
         except Py4JError:
-            # The JVM has gone before us, and took everything with it that was to be ended.
+            # The JVM ended before us, and with it everything that was to be ended here.
             if error is None:
                 raise
             return
@@ -139,30 +139,30 @@ class Session:
 
 
 class _ProgressListener:
-    """Java's interface, by py4j. Spark's own wrapper for Python does not survive a session that it did not make."""
+    """Implements Java's interface by py4j. Spark's own wrapper for Python fails in a session that it did not make."""
 
-    def __init__(self, told: Callable[[str], None], rests: Callable[[str], None]) -> None:
-        self._told = told
+    def __init__(self, report: Callable[[str], None], rests: Callable[[str], None]) -> None:
+        self._report = report
         self._rests = rests
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """States of flows come from the run itself."""
+        """Do nothing: states of flows come from the run itself."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        self._told(event.progress().json())
+        self._report(event.progress().json())
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         self._rests(str(event.id()))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """States of flows come from the run itself."""
+        """Do nothing: states of flows come from the run itself."""
 
     class Java:
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def start(project: Project, master: str) -> Session:
-    """A Spark of our own, whose log goes to a file of the project."""
+    """Start a Spark of our own, whose log goes to a file of the project."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -181,16 +181,16 @@ def start(project: Project, master: str) -> Session:
 
 
 def alone(project: Project, *, patience_s: float = _PATIENCE_S) -> int:
-    """A descriptor that holds the project's lock for as long as this process or a JVM that inherits it lives.
+    """Return a descriptor that holds the project's lock for as long as this process, or a JVM that inherits it, lives.
 
-    The JVM of a driver that was killed ends a while after it. Until then it has the catalog, which only one may have.
+    The JVM of a killed driver ends a while after it. Until then it has the catalog open, which only one process may have.
     """
     held = os.open(project.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline_s = time.monotonic() + patience_s
-    is_told = False
+    is_announced = False
     while not _has_taken(held):
-        if not is_told:
-            is_told = True
+        if not is_announced:
+            is_announced = True
             sys.stderr.write(
                 f"waiting until another process leaves {project.name}, such as the Spark of a killed run\n"
             )
@@ -212,12 +212,12 @@ def _has_taken(lock: int) -> bool:
 
 
 def attach(spark: "SparkSession") -> Session:
-    """On a Spark that this process has already, and that stays: in a notebook, or beside other queries."""
+    """Use a Spark that this process has already, and that stays: in a notebook, or beside other queries."""
     return Session(spark, owned=False)
 
 
 def _configuration(project: Project, master: str) -> dict[str, str]:
-    """Ours, then the spec's, which may change any of them."""
+    """Return our settings and those of the spec, which may change any of ours."""
     logging = project.state / "log4j2.properties"
     logging.write_text(_LOG4J.format(file=project.log_file))
     java = f"-Dlog4j2.configurationFile=file:{logging} -Dderby.system.home={project.state}"
@@ -232,7 +232,7 @@ def _configuration(project: Project, master: str) -> dict[str, str]:
         "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
         "spark.sql.connect.serverStacktrace.enabled": "false",
         "spark.sql.warehouse.dir": f"file://{project.state / 'warehouse'}",
-        # Tables outlive the process only in a catalog that does.
+        # Tables outlive the process only in a catalog that is stored on disk.
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={database};create=true",
         "spark.ui.enabled": "false",
@@ -244,13 +244,14 @@ def _configuration(project: Project, master: str) -> dict[str, str]:
     }
     if master.startswith("local"):
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # With a flow starts a Python process for each source, which has ten seconds. More at once than cores, and none has.
+        # Each source of a flow starts a Python process, for which Spark waits ten seconds. With more than the cores at a time,
+        # none is ready.
         ours["spark.sql.pipelines.execution.maxConcurrentFlows"] = str(max(2, os.cpu_count() or 2))
     return ours | dict(project.configuration)
 
 
 def _connect_port(classic: "SparkSession") -> int:
-    """The port of the Connect server in this JVM; started if the context came without it."""
+    """Return the port of the Connect server in this JVM; start the server if the context came without it."""
     jvm: Any = classic._jvm
     service = getattr(getattr(jvm, f"{_SERVICE}$"), "MODULE$")
     if not service.started():

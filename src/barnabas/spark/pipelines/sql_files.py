@@ -1,9 +1,9 @@
 """SQL files of a project may read topics: `FROM STREAM read_topic('orders', bootstrap => 'localhost:9092')`.
 
-Spark's SQL has no such function, and none in Python can be a stream. So each call becomes a temporary view of the pipeline,
-made by `sources.topic`, and stands in the text by the view's name. Arguments are those of `sources.topic`: the name first, the
-others by name; `bootstrap` is `$BARNABAS_BOOTSTRAP_SERVER` where it is not given. Without STREAM it is a batch of all
-there is now.
+Spark's SQL has no such function, and a Python function cannot be a stream. So each call becomes a temporary view of the
+pipeline, made by `sources.topic`, and the text gets the view's name. The arguments are those of `sources.topic`: the name
+first, the others by name; `bootstrap` is `$BARNABAS_BOOTSTRAP_SERVER` by default. Without STREAM it is a batch of all
+records that the topic has now.
 """
 
 import inspect
@@ -24,11 +24,11 @@ _ARGUMENT: Final = re.compile(
     rf"\s*(?:(?P<name>[a-z_]+)\s*=>\s*)?(?:(?P<text>{_TEXT})|(?P<number>\d+)|(?P<truth>true|false))\s*(?P<end>[,)])",
     re.IGNORECASE | re.DOTALL,
 )
-#: What is no code: texts, quoted names and comments.
+#: Parts that are not code: texts, quoted names and comments.
 _QUIET: Final = re.compile(rf'{_TEXT}|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/', re.DOTALL)
 _ESCAPED: Final = re.compile(r"''|\\(['\\])")
 _NAME: Final = r"(?:[\w.]|`[^`]+`)+"
-#: What a statement makes or writes, and what it reads.
+#: Names that a statement creates or writes, and names that it reads.
 _MADE: Final = re.compile(
     rf"\bCREATE\s+(?:OR\s+REFRESH\s+)?"
     rf"(?:(?P<kind>STREAMING\s+TABLE|MATERIALIZED\s+VIEW|TEMPORARY\s+VIEW|VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>{_NAME})"
@@ -42,7 +42,7 @@ _NO_TABLES: Final = frozenset({"select", "values", "with", "lateral"})
 
 
 class BadCall(ValueError):
-    """A call of read_topic that makes no sense; the message begins with its line."""
+    """A call of read_topic that is not valid; the message begins with its line."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TopicView:
     line: int
 
     def source(self) -> sources.Source:
-        """While the view is defined, so that its consumer group is named for it."""
+        """Return the source. Call it while the view is defined, so that its consumer group is named for it."""
         bootstrap = self.given.get("bootstrap") or os.environ.get("BARNABAS_BOOTSTRAP_SERVER")
         if bootstrap is None:
             raise BadCall(f"{self.line}: read_topic needs bootstrap => 'host:port', or $BARNABAS_BOOTSTRAP_SERVER")
@@ -70,12 +70,12 @@ class Statement:
     is_view: bool
     line: int
     reads: frozenset[str]
-    #: Those of them that it reads as streams.
+    #: The names in `reads` that the statement reads as streams.
     streams: frozenset[str]
 
 
 def topic_views(text: str, file: PurePath) -> tuple[str, list[TopicView]]:
-    """The text with the names of views in place of calls, and these views. `file` begins their names."""
+    """Replace calls by the names of views; return the text and the views. Their names begin with that of `file`."""
     stem = re.sub(r"\W", "_", str(file.with_suffix("")))
     views: list[TopicView] = []
     done, at = "", 0
@@ -92,11 +92,11 @@ def topic_views(text: str, file: PurePath) -> tuple[str, list[TopicView]]:
 
 
 def statements(text: str) -> list[Statement]:
-    """Those that make flows, as far as their words tell: Spark says more only when everything is defined."""
+    """Return the statements that make flows, as far as the text shows: Spark says more only when everything is defined."""
     quiet = [span for span in _quiet(text) if text[span[0]] != "`"]
-    made = [found for found in _MADE.finditer(text) if not _is_in(quiet, found.start())]
+    matches = [found for found in _MADE.finditer(text) if not _is_in(quiet, found.start())]
     found = []
-    for each, after in zip_longest(made, made[1:]):
+    for each, after in zip_longest(matches, matches[1:]):
         end = after.start() if after is not None else len(text)
         tables = [table for table in _READ.finditer(text, each.end(), end) if not _is_in(quiet, table.start())]
         own = _NO_TABLES | {short(part["name"]).lower() for part in _PART.finditer(text, each.end(), end)}
@@ -128,11 +128,11 @@ def _arguments(text: str, at: int, line: int) -> tuple[dict[str, Any], int]:
         found = _ARGUMENT.match(text, at)
         if found is None:
             raise BadCall(
-                f"{line}: read_topic takes 'texts', numbers, true and false, by name => value behind the first"
+                f"{line}: read_topic takes texts in quotes, numbers, true and false; after the first argument by name => value"
             )
         name = (found["name"] or ("" if given else "name")).lower()
         if not name or name in given:
-            raise BadCall(f"{line}: read_topic takes the topic's name, and all else once, by name => value")
+            raise BadCall(f"{line}: read_topic takes the topic's name, and each other argument once, by name => value")
         if found["text"] is not None:
             given[name] = _ESCAPED.sub(lambda escaped: escaped[1] or "'", found["text"][1:-1])
         else:

@@ -1,4 +1,4 @@
-"""What is last known of a pipeline: a file beside the project, written as it runs, and the lag of its consumer groups."""
+"""The last known status of a pipeline: a file beside the project, written as it runs, and the lag of its consumer groups."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from barnabas.spark.pipelines.events import Status
 
 
 def save(file: Path, status: Status) -> None:
-    """Whole or not at all: a reader never sees half of it."""
+    """Write the whole file or nothing: a reader never sees half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps(status.to_json(), indent=1))
@@ -24,7 +24,7 @@ def save(file: Path, status: Status) -> None:
 
 
 def load(file: Path) -> Status | None:
-    """None if the pipeline has never run."""
+    """Read the status; None if the pipeline has never run."""
     try:
         return Status.from_json(json.loads(file.read_text()))
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def load(file: Path) -> Status | None:
 
 
 def is_running(status: Status) -> bool:
-    """Whether the process that wrote it is there. A run that was killed leaves its last state behind."""
+    """Whether the process that wrote the status is alive. A killed run leaves its last state behind."""
     try:
         os.kill(status.pid, 0)
     except ProcessLookupError:
@@ -52,7 +52,7 @@ class GroupLag:
 
 
 async def group_lag(bootstrap: str, group: str, settings: Mapping[str, str]) -> GroupLag:
-    """`settings`: of the client, such as how to log in."""
+    """Read the lag. `settings`: the client's, such as how to sign in."""
     config = client_config(bootstrap, settings, client_id="barnabas-pipeline")
     try:
         async with AsyncClient(config) as cluster:

@@ -1,8 +1,8 @@
-"""Topics that were deleted and made again between two runs of a project.
+"""Recognises topics that were deleted and created again between two runs of a project.
 
-A checkpoint knows offsets, not which topic they were of. The new topic of the same name has other records at them: where it is
-longer than the old one was, a query would leave its first records out in silence. So each run notes the ids of the topics that
-its flows read, and the next one compares. A query that runs notices by itself (`reader`).
+A checkpoint has offsets, but not the id of the topic. The new topic of the same name has other records at them: if it is
+longer than the old one was, a query would leave its first records out without an error. So each run notes the ids of the topics
+that its flows read, and the next one compares them. A running query notices by itself (`reader`).
 """
 
 import json
@@ -21,7 +21,7 @@ from barnabas.spark.options import source_options
 Ids = dict[str, dict[str, str]]
 
 _log: Final = logging.getLogger("barnabas.spark")
-#: A cluster that does not answer is the flows' business: they wait and try again.
+#: How long to ask a cluster for its ids. If it does not answer, the flows themselves wait and try again.
 _PATIENCE_MS: Final = 5_000
 
 
@@ -34,18 +34,18 @@ class TopicRead:
 
 
 class TopicMadeAgain(BarnabasError):
-    """The message names flow and topic, and says what to do."""
+    """A topic was created again. The message names flow and topic, and says what to do."""
 
 
-def check(file: Path, reads: Sequence[TopicRead], anew: Collection[str]) -> list[str]:
-    """Compare with what the last run noted, and note what is there now; returns warnings.
+def check(file: Path, reads: Sequence[TopicRead], restarted: Collection[str]) -> list[str]:
+    """Compare the ids with those of the last run, and note the current ones; return warnings.
 
-    `anew`: flows that are to start again. They are noted once they have (`note`): a run that fails before leaves their old
-    checkpoints, and the next one must not take those for places in the new topic.
+    `restarted`: flows that will start again. Their ids are noted once they have (`note`): if the run fails before, their old
+    checkpoints remain, and the next run must not use these for the new topic.
     """
     known, warnings = _known(file), []
     for read in reads:
-        if read.flow in anew or (found := _found(read)) is None:
+        if read.flow in restarted or (found := _found(read)) is None:
             continue
         before = known.setdefault(read.flow, {})
         for name in sorted(topic for topic, found_id in found.items() if before.get(topic, found_id) != found_id):
@@ -55,7 +55,7 @@ def check(file: Path, reads: Sequence[TopicRead], anew: Collection[str]) -> list
             )
             if source_options(read.options, streaming=True).fail_on_data_loss:
                 raise TopicMadeAgain(
-                    f"{said}. --full-refresh of what it writes reads the new topic from its start; with failOnDataLoss=false "
+                    f"{said}. --full-refresh of its target reads the new topic from its start; with failOnDataLoss=false "
                     "the flow goes on at these offsets"
                 )
             warnings.append(said)
@@ -64,12 +64,12 @@ def check(file: Path, reads: Sequence[TopicRead], anew: Collection[str]) -> list
     return warnings
 
 
-def note(file: Path, reads: Sequence[TopicRead], anew: Collection[str]) -> None:
-    """The flows `anew` have started again: from now on their checkpoints are of the topics that there are."""
+def note(file: Path, reads: Sequence[TopicRead], restarted: Collection[str]) -> None:
+    """Note the ids of flows that have started again: from now on their checkpoints belong to the current topics."""
     known = _known(file)
     started: Ids = {}
     for read in reads:
-        if read.flow in anew and (found := _found(read)) is not None:
+        if read.flow in restarted and (found := _found(read)) is not None:
             started.setdefault(read.flow, {}).update(found)
     _write(file, known | started)
 
@@ -78,7 +78,9 @@ def _found(read: TopicRead) -> dict[str, str] | None:
     try:
         return ids_of(read.options)
     except ClientError as error:
-        _log.warning("ids of the topics of flow %s are not known: %s", read.flow, error)
+        _log.warning(
+            "[flow %s] cannot read the ids of its topics, so a topic created again is not noticed: %s", read.flow, error
+        )
         return None
 
 
@@ -95,7 +97,7 @@ def _write(file: Path, known: Ids) -> None:
 
 
 def ids_of(given: Mapping[str, str]) -> dict[str, str]:
-    """Of the topics that a stream with these options reads, as they are now."""
+    """Return the ids of the topics that a stream with these options reads, as they are now."""
     options = source_options(given, streaming=True)
     short = {"default.api.timeout.ms": str(_PATIENCE_MS), "request.timeout.ms": str(_PATIENCE_MS)}
     lookup = OffsetLookup(replace(options, kafka={**options.kafka, **short}, fetch_offset_retries=0))

@@ -1,7 +1,7 @@
-"""Definitions of tables, and what runs last said of them, in the compacted topic `__barnabas_tables` of the cluster itself.
+"""Definitions of tables, and the last reports of runs, in the compacted topic `__barnabas_tables` of the cluster itself.
 
 So any run finds them, and they are as safe as the topics. A record's key is `["table", NAME]` or `["report", NAME]`. Reports
-are for people: how it went last time. Where a table stands is in the table. Owner: one thread.
+are for people: they say how the last batch went. The table itself has its position. Owner: one thread.
 """
 
 import json
@@ -25,14 +25,14 @@ _TABLE, _REPORT = "table", "report"
 
 
 class NoSuchTable(BarnabasError):
-    """The message names those that there are."""
+    """There is no table of this name. The message names the tables that exist."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """How the last batch of a table went, and what all batches of the run that wrote it had."""
+    """The result of the last batch of a table, and the sums of all batches of the run that wrote the report."""
 
-    #: filling, paused, failed
+    #: filling, paused or failed
     state: str
     at_ms: int
     error: str | None = None
@@ -48,7 +48,7 @@ class Report:
 
 @dataclass
 class Known:
-    """What the topic says."""
+    """The contents of the topic."""
 
     tables: dict[str, Definition] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Known:
         if name in self.unreadable:
             raise BadDefinition(f"table {name}: {self.unreadable[name]}")
         if name not in self.tables:
-            there = ", ".join(sorted(self.tables)) or "none"
-            raise NoSuchTable(f"there is no table {name!r}; there are: {there}")
+            names = ", ".join(sorted(self.tables)) or "none"
+            raise NoSuchTable(f"there is no table {name!r}; there are: {names}")
         return self.tables[name]
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -102,7 +102,7 @@ class Catalogue:
     # -- reading ----------------------------------------------------------------------------------------------------------
 
     def read(self) -> Known:
-        """All that has been written until now."""
+        """Read everything that has been written until now."""
         if find_topic(self._client, TABLES_TOPIC) is None:
             return self.known
         if self._position < 0:
@@ -113,7 +113,7 @@ class Catalogue:
         return self.known
 
     def wait(self, seconds: float) -> None:
-        """Until something is written, for at most so long; then it is known."""
+        """Wait for at most so many seconds until something is written, and read it."""
         if self._position < 0:
             time.sleep(seconds)
             self.read()
@@ -128,7 +128,7 @@ class Catalogue:
                 self.known.replay(record.key, record.value)
         self._position = fetched.next_position
         if self._position == before and fetched.high_watermark > before:
-            self._position = fetched.high_watermark  # compaction has taken the last records
+            self._position = fetched.high_watermark  # compaction has removed the last records
 
     # -- writing ----------------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Catalogue:
     # -- topics of tables ---------------------------------------------------------------------------------------------------
 
     def topic_id(self, topic: str) -> str:
-        """In hexadecimal digits. Raises `BrokerRefused` for a topic that is not there."""
+        """Return the topic's id in hexadecimal digits. Raises `BrokerRefused` if the topic does not exist."""
         info = find_topic(self._client, topic)
         if info is None:
             raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")

@@ -1,4 +1,4 @@
-"""What `barnabas tables run` does, with Spark."""
+"""The work behind `barnabas tables run`, with Spark."""
 
 import signal
 import sys
@@ -25,7 +25,7 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
-# A job that failed is told once, by the run.
+# The run itself reports a job that failed, once.
 logger.tasks.name = org.apache.spark
 logger.tasks.level = off
 """
@@ -33,7 +33,7 @@ logger.tasks.level = off
 
 @contextmanager
 def session(master: str) -> "Iterator[SparkSession]":
-    """The Spark of a run: quiet, with a fair share for each table."""
+    """Start the Spark of a run: quiet, with a fair share for each table."""
     from pyspark.sql import SparkSession
 
     set_python(master)
@@ -65,7 +65,8 @@ def _configuration(master: str, logging: Path) -> dict[str, str]:
 
 
 def run(settings: Mapping[str, str], options: RunOptions, *, master: str) -> bool:
-    """Fill tables until all is read, or until Ctrl-C or SIGTERM; whether all went well. Tells on stderr how it goes."""
+    """Fill tables until all records are read, or until Ctrl-C or SIGTERM; return whether all went well. Reports go to
+    stderr."""
 
     def tell(line: str) -> None:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")

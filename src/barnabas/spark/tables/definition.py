@@ -1,4 +1,4 @@
-"""What a topic's table is: where it is, in which format, how records become rows. Pure; no Spark here."""
+"""The definition of a topic's table: where it is, in which format, and how records become rows. Pure; no Spark here."""
 
 import hashlib
 import json
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 from barnabas.base.errors import BarnabasError, Refused
+from barnabas.base.names import did_you_mean
 from barnabas.base.topics import check_topic_name
-from barnabas.client.names import nearest
 
 FORMATS: Final = ("delta", "iceberg")
 MODES: Final = ("append", "upsert")
@@ -18,12 +18,12 @@ ENVELOPES: Final = ("none", "debezium")
 ON_ERROR: Final = ("keep", "stop")
 ON_LOSS: Final = ("stop", "skip")
 
-#: What stands beside the value in every row.
+#: Columns beside those of the value in every row.
 KEY, HEADERS, PARTITION, OFFSET, TIMESTAMP = "_key", "_headers", "_partition", "_offset", "_timestamp"
 BESIDE: Final = (KEY, HEADERS, PARTITION, OFFSET, TIMESTAMP)
 ERRORS_SUFFIX: Final = "_errors"
 
-#: Under these names a table remembers whose rows it has, and which version of it the last batch began with.
+#: Names of the numbers with which a table remembers the topic of its rows, and the version before the last batch.
 SOURCE_MARK: Final = "barnabas/source"
 VERSION_MARK: Final = "barnabas/version"
 
@@ -32,40 +32,41 @@ _VERSION: Final = 1
 
 
 class BadDefinition(BarnabasError):
-    """A table that cannot be: the message says which option, and what would do."""
+    """A definition that is not valid. The message names the option, and says what would be valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """One table. Everything that a run has to know, so that any run finds it."""
+    """One table, with everything that a run has to know."""
 
     name: str
     topic: str
-    #: In hexadecimal digits: a topic that was deleted and made anew is another one. Empty where a cluster has no ids.
+    #: In hexadecimal digits: a topic that was deleted and created again has another id. Empty if the cluster has no ids.
     topic_id: str = ""
     format: str = "delta"
     url: str = ""
     mode: str = "append"
-    #: Columns by which rows are replaced and deleted (mode upsert); without any, by the records' keys.
+    #: Columns by which rows are replaced and deleted (mode upsert); if empty, the record's key is used.
     key: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     schema: str = "json"
     envelope: str = "none"
-    #: By the names that Confluent's clients use: schema.registry.url, basic.auth.user.info, …
+    #: Settings with the names of Confluent's clients: schema.registry.url, basic.auth.user.info, …
     registry: Mapping[str, str] = field(default_factory=dict)
     subject: str = ""
-    #: Iceberg: `namespace.name`, and what pyiceberg's `load_catalog` takes.
+    #: Iceberg: `namespace.name`, and the settings of pyiceberg's `load_catalog`.
     table: str = ""
     catalog: Mapping[str, str] = field(default_factory=dict)
     on_error: str = "keep"
     on_loss: str = "stop"
-    #: Small files are put together when there are so many; 0 for never.
+    #: Number of small files at which they are put together; 0 for never.
     compact_files: int = 64
-    #: Versions and snapshots older than this are forgotten, and their files deleted.
+    #: Age of versions and snapshots at which they are removed, and their files deleted.
     keep_hours: int = 168
     paused: bool = False
-    #: When it was last asked to be rebuilt, in milliseconds since 1970; 0 for never. The table remembers which it has done,
-    #: also when its definition is removed: numbers that begin again with a new one would pass for done.
+    #: Time of the last request to rebuild the table, in milliseconds since 1970; 0 for never. The table remembers the requests
+    #: that were carried out, even if its definition is removed: if a new definition began to count from 1, they would seem to
+    #: be done.
     generation: int = 0
 
     @property
@@ -77,12 +78,12 @@ class Definition:
         return self.url if self.format == "delta" else f"{self.table} at {self.url}"
 
     def mark(self, partition: int) -> str:
-        """Under this name the table remembers how far it has a partition."""
+        """Return the name under which the table remembers its position in a partition."""
         return f"barnabas/{self.topic}/{self.topic_id}/{partition}"
 
     @property
     def source(self) -> int:
-        """Which topic the table's rows are of, as a number that the table remembers (`SOURCE_MARK`)."""
+        """Return the topic of the table's rows as a number, which the table remembers (`SOURCE_MARK`)."""
         digest = hashlib.sha256(f"{self.topic}\0{self.topic_id}".encode()).digest()
         return int.from_bytes(digest[:6])
 
@@ -91,11 +92,11 @@ class Definition:
         return f"barnabas/{self.topic}/generation"
 
     def rebuilt(self, topic_id: str, *, now_ms: int) -> Self:
-        """The same, to be filled anew from the topic that has this id."""
+        """Return the definition for a table that is emptied and filled again from the topic with this id."""
         return replace(self, generation=max(self.generation + 1, now_ms), topic_id=topic_id, paused=False)
 
     def errors(self) -> Self:
-        """The table of records that do not fit."""
+        """Return the definition of the table of records that do not fit."""
         return replace(
             self,
             url=self.url + ERRORS_SUFFIX,
@@ -122,13 +123,13 @@ class Definition:
 
 
 def checked(given: Definition) -> Definition:
-    """The same with what can be derived filled in. Raises `BadDefinition`."""
+    """Check the definition and fill in values that follow from others. Raises `BadDefinition`."""
     try:
         check_topic_name(given.topic)
     except Refused as refused:
         raise BadDefinition(str(refused.message)) from None
     if not _NAME.fullmatch(given.name):
-        raise BadDefinition(f"--name {given.name!r}: letters, digits, '.', '_' and '-'")
+        raise BadDefinition(f"--name {given.name!r} is not valid: use letters, digits, '.', '_' and '-'")
     for option, value, known in (
         ("--format", given.format, FORMATS),
         ("--mode", given.mode, MODES),
@@ -138,12 +139,16 @@ def checked(given: Definition) -> Definition:
         ("--on-data-loss", given.on_loss, ON_LOSS),
     ):
         if value not in known:
-            raise BadDefinition(f"{option} is one of {', '.join(known)}, not {value!r}{nearest(value, known)}")
+            raise BadDefinition(
+                f"{option} {value!r} is not valid: use one of {', '.join(known)}{did_you_mean(value, known)}"
+            )
     if not given.url:
-        raise BadDefinition("--to names the table's folder or URL, such as file:///lake/orders or s3://lake/orders")
+        raise BadDefinition("--to must name the table's folder or URL, such as file:///lake/orders or s3://lake/orders")
     _check_rows(given)
     if given.compact_files < 0 or given.keep_hours < 1:
-        raise BadDefinition("--compact-files is at least 0, --keep-hours at least 1: batches under way have files, too")
+        raise BadDefinition(
+            "--compact-files must be at least 0, and --keep-hours at least 1: batches in progress have files, too"
+        )
     return _with_catalog(replace(given, url=_url(given.url)))
 
 
@@ -157,7 +162,9 @@ def _check_rows(given: Definition) -> None:
     if given.schema != "registry" and (given.registry or given.subject):
         raise BadDefinition("--schema-registry, --registry-config and --subject are for --schema registry")
     if given.format == "iceberg" and (dotted := [each for each in given.key if "." in each]):
-        raise BadDefinition(f"--key {dotted[0]!r}: Iceberg takes a dot for the way to a field within a field")
+        raise BadDefinition(
+            f"--key {dotted[0]!r} is not valid: Iceberg takes a dot for the path to a field within a field"
+        )
     if given.format == "delta" and any("(" in each for each in given.partition_by):
         raise BadDefinition(
             "--partition-by of a Delta table names columns; Iceberg also takes day(column) and the like"
@@ -178,14 +185,14 @@ def _with_catalog(given: Definition) -> Definition:
         raise BadDefinition(
             "an Iceberg table in an object store needs a catalog: --catalog type=rest --catalog uri=https://…"
         )
-    # On one machine a file does as a catalog, beside the tables.
+    # On one machine a SQLite file beside the tables is catalog enough.
     folder = given.url.removeprefix("file://").rpartition("/")[0]
     catalog = {"type": "sql", "uri": f"sqlite:///{folder}/iceberg.db", "warehouse": f"file://{folder}"}
     return replace(given, table=table, catalog=catalog)
 
 
 def _url(text: str) -> str:
-    """A path of this machine is a URL, too."""
+    """Return a URL; a path of this machine becomes one, too."""
     if "://" in text:
         return text.rstrip("/")
     from pathlib import Path

@@ -1,9 +1,9 @@
-"""Records into rows where they are read, without a way through the JVM: as long as they are plain.
+"""Makes rows of plain records in the task that reads them, without the JVM.
 
-Arrow's reader of JSON takes less than `from_json` of Spark, and what it takes, it reads in the same way: a test compares them.
-(But `-0` as a double is -0.0 here, which equals 0.0.) All else is left over, and goes the long way: what is no JSON, a value of
-another type than its column, a field that the table does not have, a tombstone of an upsert. So nothing is missed, and one
-place decides what becomes of it.
+Arrow's JSON reader accepts less than Spark's `from_json`, but reads what it accepts in the same way: a test compares them.
+(But `-0` as a double is -0.0 here, which equals 0.0.) Other records are left over for Spark: a value that is not JSON or has
+another type than its column, a field that the table does not have, a tombstone of an upsert. So no record is lost, and the
+decisions about such records have one place.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, Long
 from barnabas.spark.pipelines.sinks.files import TIME_MAX_US, TIME_MIN_US
 from barnabas.spark.tables.inference import DEPTH_MAX
 
-#: Records that are parsed at a time. Where they are not all plain, halves are tried, down to the smaller number.
+#: Records that are parsed at a time. If they are not all plain, halves of them are tried, down to the smaller number.
 _BLOCK_RECORDS: Final = 8192
 _BLOCK_RECORDS_MIN: Final = 512
 #: Fields of a block for which Arrow may have to build columns.
 _NAMES_MAX: Final = 40 * _BLOCK_RECORDS_MIN
-#: A task that has left over most of so many tries no more.
+#: A task that has left over most records of this many tries no more.
 _TRIAL_RECORDS: Final = 4 * _BLOCK_RECORDS
 _VALUE: Final = "value"
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
@@ -33,7 +33,7 @@ _TIME: Final = "timestamp"
 
 
 def is_plain(kind: DataType) -> bool:
-    """Whether Arrow reads it as Spark does: the types that JSON itself has."""
+    """Whether Arrow reads the type as Spark does: the types that JSON itself has."""
     if isinstance(kind, StructType):
         return bool(kind.fields) and all(is_plain(each.dataType) for each in kind.fields)
     if isinstance(kind, ArrayType):
@@ -43,24 +43,24 @@ def is_plain(kind: DataType) -> bool:
 
 @dataclass(frozen=True)
 class Direct:
-    """How plain records become rows. Goes to executors by pickle."""
+    """The way from plain records to rows. Goes to executors by pickle."""
 
-    #: The columns that JSON is read as; None where the value is a column, as it is.
+    #: The columns of the JSON; None if the value itself is the column.
     json: StructType | None
-    #: Column of the table and of the record.
+    #: Pairs of a column of the table and the record's column that it takes.
     beside: tuple[tuple[str, str], ...]
-    #: Columns without which a row is not plain.
+    #: Columns that a plain row must have.
     required: tuple[str, ...] = ()
-    #: The column that says of a change whether it deletes; a plain one does not.
+    #: The column that says whether a change deletes; a plain row does not.
     deleted: str | None = None
 
 
 class DirectReader:
-    """One task's. `split` it batch after batch."""
+    """The reader of one task. It calls `split` for batch after batch."""
 
     def __init__(self, direct: Direct) -> None:
         self._direct = direct
-        #: How JSON is read: where no field may be unknown, and where Arrow builds types of the unknown ones.
+        #: Options of Arrow's reader: `_strict` allows no unknown field, with `_inferring` Arrow builds types for unknown ones.
         self._strict: pyarrow.json.ParseOptions | None = None
         if direct.json is not None:
             self._schema = to_arrow_schema(direct.json, timezone="UTC")
@@ -72,7 +72,7 @@ class DirectReader:
         self._left = 0
 
     def split(self, records: pyarrow.RecordBatch) -> tuple[list[pyarrow.RecordBatch], list[pyarrow.RecordBatch]]:
-        """Rows of the table; and the records that are left over."""
+        """Return the rows of the table, and the records that are left over."""
         if self._tried >= _TRIAL_RECORDS and self._left > self._tried // 2:
             return [], [records]
         rows: list[pyarrow.RecordBatch] = []
@@ -113,24 +113,24 @@ class DirectReader:
         columns |= {name: block.column(source) for name, source in self._direct.beside}
         if self._direct.deleted is not None:
             columns[self._direct.deleted] = pyarrow.repeat(False, block.num_rows)
-        made = pyarrow.RecordBatch.from_pydict(columns)
-        there = [_is_there(columns[name]) for name in self._direct.required]
-        if not all(each.true_count == len(each) for each in there):
-            has_all = reduce(compute.and_, there)
-            made = made.filter(has_all)
+        batch = pyarrow.RecordBatch.from_pydict(columns)
+        present = [_is_there(columns[name]) for name in self._direct.required]
+        if not all(each.true_count == len(each) for each in present):
+            has_all = reduce(compute.and_, present)
+            batch = batch.filter(has_all)
             rest.append(block.filter(compute.invert(has_all)))
-        rows.append(made)
+        rows.append(batch)
 
     def _columns(
         self, values: pyarrow.BinaryArray, options: "pyarrow.json.ParseOptions | None"
     ) -> dict[str, pyarrow.Array] | None:
-        """Of the values; None where they are not all plain."""
+        """Return the columns of the values; None if not all values are plain."""
         if options is None:
             return {_VALUE: values}
         try:
             text = values.cast(pyarrow.string())
-            # Every value begins with { and ends with }, and no string of JSON has a newline in it. So no record's text goes on
-            # in the next: as many rows as records are a row for each.
+            # Every value begins with { and ends with }, and no JSON string contains a newline. So no record's text goes on
+            # in the next one: if there are as many rows as records, each record has its row.
             lines = compute.binary_join(pyarrow.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
             found = pyarrow.json.read_json(
                 pyarrow.BufferReader(lines),
@@ -155,15 +155,15 @@ class DirectReader:
 
 
 def _are_shallow(values: pyarrow.BinaryArray) -> pyarrow.BooleanArray:
-    """Whether no value has more than `DEPTH_MAX` objects and arrays within each other.
+    """Return for each value whether it has at most `DEPTH_MAX` objects and arrays within each other.
 
-    Arrow's reader, and what follows it, go down by recursion: with 100 KB of `{"a":` the process dies.
+    Arrow's reader and later code descend by recursion: with 100 KB of `{"a":` the process dies.
     """
     opened = compute.add(compute.count_substring(values, b"{"), compute.count_substring(values, b"["))
     many = compute.greater(opened, DEPTH_MAX).fill_null(False)
     if many.true_count == 0:
         return pyarrow.repeat(True, len(values))
-    # Few values get here. Brackets within texts count, too: such a value goes the long way.
+    # Few values get here. Brackets within strings count, too: such a value is left over for Spark.
     may_be = many.to_pylist()
     return pyarrow.array(
         [not each or _is_shallow(value.as_py()) for each, value in zip(may_be, values, strict=True)], pyarrow.bool_()
@@ -178,7 +178,7 @@ def _is_shallow(value: bytes) -> bool:
 
 
 def _may_be_inferred(values: pyarrow.BinaryArray) -> bool:
-    """Arrow builds a column, as long as the block, for each field that it does not know: many names would fill the memory."""
+    """Whether the block has few enough names: Arrow builds a column, as long as the block, for each unknown field."""
     names = compute.sum(compute.count_substring(values, b":"), min_count=0).as_py()
     return bool(names <= _NAMES_MAX)
 
@@ -192,14 +192,14 @@ def _divided(
 
 
 def _is_there(column: pyarrow.Array) -> pyarrow.BooleanArray:
-    """Whether each may be a key: neither null nor NaN."""
+    """Return for each value whether it may be a key: neither null nor NaN."""
     if types.is_floating(column.type):
         return compute.invert(compute.is_null(column, nan_is_null=True))
     return column.is_valid()
 
 
 def _covers(wanted: pyarrow.DataType, found: pyarrow.DataType) -> bool:
-    """Whether all that was found is wanted, but for fields of which nothing is known: null, or empty."""
+    """Whether the wanted type has all of the found one, except for fields whose type is unknown: null, or empty."""
     if types.is_struct(wanted) and types.is_struct(found):
         names = {each.name: each.type for each in wanted}
         return all(
@@ -211,7 +211,7 @@ def _covers(wanted: pyarrow.DataType, found: pyarrow.DataType) -> bool:
 
 
 def _is_void(kind: pyarrow.DataType) -> bool:
-    """As in `inference`: no column comes of it."""
+    """Whether the type makes no column, as in `inference`."""
     if types.is_struct(kind):
         return all(_is_void(each.type) for each in kind)
     return _is_void(kind.value_type) if types.is_list(kind) else bool(types.is_null(kind))

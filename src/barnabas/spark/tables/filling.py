@@ -1,8 +1,8 @@
-"""One batch of a table: what is new in the topic, staged by tasks, published once.
+"""One batch of a table: reads the new records of the topic, lets tasks stage them, and publishes them once.
 
-The table itself remembers how far it has each partition, in the commit that has the rows. So a batch begins where the table is,
-and it does not matter who died before: there is no checkpoint that could be behind or ahead of the table, and of two writers
-one finds that the table has moved (`Overtaken`). Records that do not fit go to a table of their own, which remembers its own
+The table itself remembers its position in each partition, in the commit that has the rows. So a batch begins where the table
+is, whichever run wrote the last one: there is no checkpoint that could be behind or ahead of the table, and of two writers
+one finds that the table has moved (`Overtaken`). Records that do not fit go to a table of errors, which remembers its own
 offsets and is published first: a record is in it before the table moves past it, and once.
 """
 
@@ -38,16 +38,16 @@ log: Final = logging.getLogger("barnabas.spark")
 
 Positions = dict[TopicPartition, int]
 
-#: Records that do not fit, in memory at a time.
+#: Most records that do not fit, in memory at a time.
 _ERRORS_HELD: Final = 10_000
-#: JSON shows new fields, then perhaps more within them.
+#: How often to read again if JSON has new fields: the first look may show objects, the next one fields within them.
 _LOOKS_MAX: Final = 5
-#: Of each partition, to begin with, where nothing is known yet.
+#: Records of each partition that a first look reads if the table has no columns yet.
 _FIRST_RECORDS: Final = 1000
 
 
 class TableStopped(BarnabasError):
-    """A table that cannot go on before somebody decides. The message says what happened, and what to do."""
+    """A table that cannot go on until a person decides. The message says what happened, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Cluster:
     """Where topics are read: settings of clients by Kafka's names, `bootstrap.servers` among them."""
 
     settings: Mapping[str, str]
-    #: Whether history in object storage is read from there (the source's option `tierReads`).
+    #: Whether tasks read tiered records from object storage (the source's option `tierReads`).
     tier_reads: str = TierReads.AUTO.value
 
     def options(self, table: Definition, **more: str) -> dict[str, str]:
@@ -67,22 +67,22 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Filled:
-    """What a batch had."""
+    """The sums of a batch."""
 
-    #: Offsets that it went over. They may hold no row: aborted transactions, markers, what compaction has taken.
+    #: Offsets that it passed. Some have no row: aborted transactions, markers, records that compaction removed.
     offsets: int = 0
     rows: int = 0
     errors: int = 0
     took_ms: int = 0
-    #: Records that wait for the next one.
+    #: Records that wait for the next batch.
     waiting: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a table is, and what the next batch reads."""
+    """Where a table is, and the records of its next batch."""
 
-    #: -1 where the table knows nothing of a partition.
+    #: -1 for a partition that the table does not know.
     marks: Positions
     starts: Positions
     ends: Positions
@@ -101,7 +101,7 @@ class Plan:
 def plan(
     table: Definition, place: Place, lookup: OffsetLookup, *, records_max: int, until: Positions | None = None
 ) -> Plan:
-    """`until`: go no further than this."""
+    """Plan the next batch; it ends before the offsets `until`."""
     partitions = _partitions(table, lookup)
     _require_own_rows(table, place)
     marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in partitions}
@@ -109,17 +109,17 @@ def plan(
     starts = {each: earliest[each] if marks[each] == NOWHERE else marks[each] for each in partitions}
     gone = [f"{each} from {starts[each]} to {earliest[each]}" for each in partitions if starts[each] < earliest[each]]
     if gone and table.on_loss == "stop":
-        # Here, and not by a task that fails: nothing that is tried again brings them back.
+        # Raise here, and not in a task: to try again does not bring the records back.
         raise TableStopped(
             f"records were deleted from the topic before they were read: {', '.join(gone)}. `barnabas tables rebuild "
             f"{table.name}` makes the table as the topic is. To go on without them, remove the table and add it again with "
-            "--on-data-loss skip: it keeps what it has"
+            "--on-data-loss skip: it keeps its rows"
         )
     latest = lookup.latest(partitions, known=starts)
     ahead = [f"{each} at {starts[each]} of {latest[each]}" for each in partitions if starts[each] > latest[each]]
     if ahead:
         raise TableStopped(
-            f"the table has more than the topic: {', '.join(ahead)}. Records that it has are lost in the topic; "
+            f"the table has more than the topic: {', '.join(ahead)}. The topic has lost records that the table has; "
             f"`barnabas tables rebuild {table.name}` makes it as the topic is"
         )
     wanted = latest if until is None else {each: min(latest[each], until.get(each, starts[each])) for each in latest}
@@ -128,7 +128,7 @@ def plan(
 
 
 def _require_own_rows(table: Definition, place: Place) -> None:
-    """Whether what the table remembers is still true of the rows that it has."""
+    """Check that the offsets that the table remembers are those of the rows that it has."""
     if place.columns() is None:
         return
     source, began_with = place.known(SOURCE_MARK), place.known(VERSION_MARK)
@@ -142,7 +142,7 @@ def _require_own_rows(table: Definition, place: Place) -> None:
         known = ", ".join(f"{part} to {at}" for part, at in sorted(_remembered(table, place).items()))
         raise TableStopped(
             f"the table at {table.where} was set back: {what}, after the last batch, which began with {began_with}. It still "
-            f"remembers what it had ({known}), and would never get again what it lost. `barnabas tables rebuild "
+            f"remembers its last positions ({known}), so it would never get the lost rows again. `barnabas tables rebuild "
             f"{table.name}` makes it as the topic is"
         )
 
@@ -179,7 +179,7 @@ def _or_nowhere(mark: int | None) -> int:
 def fill(
     spark: SparkSession, table: Definition, cluster: Cluster, *, records_max: int, until: Positions | None = None
 ) -> Filled:
-    """Write one batch; nothing where there is nothing new. Raises `Overtaken` if another run was faster."""
+    """Write one batch, or no batch if there is no new record. Raises `Overtaken` if another run was faster."""
     began_s = time.monotonic()
     lookup = lookup_of(table, cluster)
     try:
@@ -201,41 +201,41 @@ def fill(
     read = _reading(spark, table, cluster, planned.starts, planned.ends)
     check: names.Check | None = None
     for _ in range(_LOOKS_MAX):
-        made, batch = _rows(spark, table, planned, read, known, check)
-        staged = batch.stage(made)
+        found_rows, batch = _rows(spark, table, planned, read, known, check)
+        staged = batch.stage(found_rows)
         if table.schema != "json":
             break
-        seen = rows.seen_row(made.seen(), table)
+        seen = rows.seen_row(found_rows.seen(), table)
         wanted = inference.merged(known, seen) if looked else inference.joined(known, seen)
         found = _admitted(spark, table, read, wanted, known)
-        is_checked = check is not None or not (found.refused or made.unseen())
+        is_checked = check is not None or not (found.refused or found_rows.unseen())
         if found.columns == known and is_checked:
             break
-        # There were fields that the table does not have: all is read again, with them. And where one of them cannot have a
-        # column, or may be where Spark does not find it, each record is looked into.
+        # There were fields that the table does not have: read the batch again, with them. If one of them cannot have a
+        # column, or Spark may not find it by its name, each record is checked.
         batch.abandon(staged)
         known = found.columns
-        if found.refused or made.unseen() or check is not None:
+        if found.refused or found_rows.unseen() or check is not None:
             check = names.Check(known, rows.rules_of(table), found.is_full, table.envelope == "debezium")
     else:
-        raise TableStopped(f"the JSON of topic {table.topic} has no end of new fields; use --schema raw")
+        raise TableStopped(f"the JSON of topic {table.topic} shows new fields each time it is read; use --schema raw")
     batch.check(staged)
     batch.publish(staged)
     if is_new:
-        renames.follow(table)  # notes what it goes by later
+        renames.follow(table)  # notes the fields by which it finds renames later
     took_ms = int((time.monotonic() - began_s) * 1000)
     return Filled(planned.records, staged.rows, staged.errors, took_ms, planned.waiting)
 
 
 def _first_look(spark: SparkSession, table: Definition, cluster: Cluster, planned: Plan) -> StructType:
-    """What the first records show; all records, where these have not what the table is to be made with."""
+    """Return the columns that the first records show; look at all records if a required column is missing."""
     starts = planned.starts
     few = {each: min(end, starts[each] + _FIRST_RECORDS) for each, end in planned.ends.items()}
     needed = rows.columns_needed(table)
     for ends in [few] if few == planned.ends else [few, planned.ends]:
         read = _reading(spark, table, cluster, starts, ends)
         seen = rows.look(records_of(spark, read), table)
-        wanted = inference.merged(StructType(), seen)  # in the order that it has later, whatever is found
+        wanted = inference.merged(StructType(), seen)  # the order that it has later, whatever is found
         found = _admitted(spark, table, read, wanted, StructType()).columns
         if found.fields and needed <= {*rows.columns_beside(found).names}:
             break
@@ -245,7 +245,7 @@ def _first_look(spark: SparkSession, table: Definition, cluster: Cluster, planne
 def _admitted(
     spark: SparkSession, table: Definition, read: Reading, wanted: StructType, known: StructType
 ) -> names.Admitted:
-    """Those of the wanted columns that the table may have."""
+    """Return the wanted columns that the table may have."""
     rules = rows.rules_of(table)
     found = names.admitted(wanted, known, rules)
     votes: dict[names.Path, int] = {}
@@ -261,7 +261,7 @@ def _admitted(
 def _reading(spark: SparkSession, table: Definition, cluster: Cluster, starts: Positions, ends: Positions) -> Reading:
     cores = spark.sparkContext.defaultParallelism
     planned = plan_reading(cluster.options(table), table.topic, starts, ends, cores=cores)
-    # Offsets and places are asked for at two moments: the topic may be another one by now.
+    # Offsets and places are read at two moments: the topic may be another one by now.
     _require_same_topic(table, planned.topic_ids)
     return planned
 
@@ -276,15 +276,15 @@ def _rows(
 ) -> "tuple[rows.Rows, _Batch]":
     direct = rows.direct_of(table, known)
     if direct is None:
-        made = rows.to_rows(records_of(spark, read, check=check), table, known)
-        return made, _Batch(table, planned, target_of(table, made.columns))
+        found_rows = rows.to_rows(records_of(spark, read, check=check), table, known)
+        return found_rows, _Batch(table, planned, target_of(table, found_rows.columns))
     target = target_of(table, rows.row_columns(table, rows.value_of(table, known)))
     records = records_of(spark, read, direct=direct, target=target, job=table.name, check=check)
     return rows.to_rows(records, table, known), _Batch(table, planned, target)
 
 
 def _rebuild(table: Definition, lookup: OffsetLookup) -> None:
-    """A table that was asked to be rebuilt is emptied once, and forgets how far it was; its errors first."""
+    """Empty a table once for each request to rebuild it, and its positions with it; its table of errors first."""
     for each in (table.errors(), table) if table.generation else ():
         place = place_of(each)
         columns = place.columns()
@@ -298,7 +298,7 @@ def _rebuild(table: Definition, lookup: OffsetLookup) -> None:
 
 @dataclass(frozen=True)
 class Staged:
-    """What all tasks have put aside."""
+    """The files that all tasks have staged."""
 
     main: list[dict[str, Any]]
     bad: list[dict[str, Any]]
@@ -325,7 +325,7 @@ class _Batch:
             self._error_marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in planned.ends}
             starts, marks = planned.starts, self._error_marks
             if ahead := [each for each in planned.ends if marks[each] > starts[each]]:
-                # Somebody died between the two. A record that did fit then may not fit any more: schemas change.
+                # A run died between the two commits. A record that did not fit then may fit now: schemas change.
                 found = place.offsets()
                 self._known_bad = {
                     each.partition: {at for at in found.get(each.partition, ()) if starts[each] <= at < marks[each]}
@@ -333,9 +333,9 @@ class _Batch:
                 }
             self._errors = target_of(table.errors(), rows.ERROR_COLUMNS)
 
-    def stage(self, made: rows.Rows) -> Staged:
-        work = StageTask(self._table.name, made.names, self._main, self._errors, self._known_bad)
-        found = [json.loads(row[0]) for row in made.frame.mapInArrow(work, "staged string").collect()]
+    def stage(self, found_rows: rows.Rows) -> Staged:
+        work = StageTask(self._table.name, found_rows.names, self._main, self._errors, self._known_bad)
+        found = [json.loads(row[0]) for row in found_rows.frame.mapInArrow(work, "staged string").collect()]
         return Staged(
             main=[item for each in found for item in each["main"]],
             bad=[item for each in found for item in each["bad"]],
@@ -345,12 +345,12 @@ class _Batch:
         )
 
     def check(self, staged: Staged) -> None:
-        """Before anything is seen."""
+        """Raise before readers see anything of the batch if the table stops at errors."""
         if staged.errors and self._errors is None:
             self.abandon(staged)
             raise TableStopped(
                 f"{staged.errors} records do not fit, the first of them: {staged.first_error}. With --on-error keep they go "
-                "to a table of their own"
+                "to the table of errors"
             )
 
     def publish(self, staged: Staged) -> None:
@@ -374,16 +374,16 @@ class _Batch:
                 try:
                     target.abandon(items)
                 except FileNotFoundError:
-                    continue  # the commit that failed has done it
+                    continue  # the commit that failed has discarded them
 
 
 @dataclass(frozen=True)
 class StageTask:
-    """What a task does with its rows: those that fit to the table's target, the others to that of the errors."""
+    """Stages a task's rows: good rows for the table, the others for the table of errors."""
 
-    #: Whose folder what is put aside goes to, where it has one.
+    #: Name of the job, which staged files have in their folder's name, if they have a folder.
     job: str
-    #: What the columns of the rows are called.
+    #: The names of the rows' columns.
     names: tuple[str, ...]
     main: Target
     errors: Target | None
@@ -415,7 +415,7 @@ class StageTask:
 
 @dataclass(frozen=True)
 class VoteTask:
-    """Counts, in the values of a task, the records that have a value in each of some fields."""
+    """Counts for each of some fields the records of a task that have a value in it."""
 
     votes: names.Votes
 
@@ -425,7 +425,7 @@ class VoteTask:
 
 
 class _Split:
-    """Rows on their way to the table; those that do not fit are taken out, and staged whenever there are many."""
+    """Rows on their way to the table. Takes out those that do not fit, and stages them whenever there are many."""
 
     def __init__(
         self,
@@ -437,7 +437,7 @@ class _Split:
         self._stage = stage
         self._known_bad = known_bad
         self._held: list[pyarrow.RecordBatch] = []
-        #: What was put aside where the records were read.
+        #: Items that were staged where the records were read.
         self.before: list[dict[str, object]] = []
         self.staged: list[dict[str, object]] = []
         self.rows = 0
@@ -483,7 +483,7 @@ class _Split:
 
 
 def resolved(table: Definition, environment: Mapping[str, str]) -> Definition:
-    """With `${env:NAME}` filled in: passwords need not be in the cluster's topic."""
+    """Return the definition with `${env:NAME}` filled in: passwords need not be in the cluster's topic."""
     from barnabas.base.config.properties import resolve_variables
 
     provider = {

@@ -1,8 +1,8 @@
-"""Columns out of JSON that nobody described: the types that a batch shows, joined with those that the table has.
+"""Columns for JSON that has no schema: the types in a batch, joined with those of the table.
 
-Spark looks at a batch while it writes it (`schema_of_variant_agg`) and says what it saw: `OBJECT<id: BIGINT, at: STRING>`.
-A number is a bigint or a double, whatever its size. What is sometimes one thing and sometimes another is a string: its JSON.
-What was null so far has no column yet. Pure, but for the column that Spark computes.
+Spark looks at a batch while it writes it (`schema_of_variant_agg`) and describes it: `OBJECT<id: BIGINT, at: STRING>`.
+A number is a bigint or a double, whatever its size. A field with several types is a string: its JSON.
+A field that was always null has no column yet. Pure, except for the column that Spark computes.
 """
 
 import re
@@ -49,20 +49,21 @@ class NameClash(BarnabasError):
 
 
 def objects_in(text: Column, *, fields_max: int) -> Column:
-    """The JSON objects of a column, as variants. Null where it is not JSON, has a name twice, NaN, or too many fields."""
+    """Return the JSON objects of a column as variants; null for a value that is not JSON, has a name twice, NaN, or too many
+    fields."""
     parsed = F.try_parse_json(text)  # type: ignore[attr-defined, unused-ignore]
-    # A field takes five characters at least. Where there are few, names need not be counted.
+    # A field takes at least five characters: the names in a short text need not be counted.
     has_few = (F.length(text) < 5 * fields_max) | (F.size(F.json_object_keys(text)) <= fields_max)
     return F.when(F.ltrim(text).startswith("{") & has_few, parsed)
 
 
 def seen_in(objects: Column) -> Column:
-    """An aggregate: what these objects look like."""
+    """Return an aggregate that describes these objects."""
     return F.schema_of_variant_agg(objects)
 
 
 def row_type(seen: str | None) -> StructType:
-    """What `seen_in` said, as a row; empty where it saw nothing."""
+    """Return the description of `seen_in` as a row; an empty row if it saw no object."""
     if not seen:
         return StructType()
     kind = _Parser(seen).parse()
@@ -75,7 +76,7 @@ class _Parser:
         self._at = 0
 
     def parse(self, depth: int = 0) -> DataType | None:
-        """None where nothing is known but that it was null, or empty."""
+        """Return the next type; None if it was always null or empty."""
         word = self._next().upper()
         if word in ("OBJECT", "ARRAY") and depth == DEPTH_MAX:
             self._skip()
@@ -90,14 +91,15 @@ class _Parser:
         if word == "DECIMAL":
             for _ in "(p,s)":
                 self._next()
-            # Also without a fraction: that is `1.0`, which no bigint is read from, or more than a bigint holds.
+            # DECIMAL without a fraction is a double, too: `1.0`, which cannot be read as a bigint, or a number too large for
+            # one.
             return DoubleType()
         if word == "VOID":
             return None
         return _SIMPLE.get(word, StringType())
 
     def _skip(self) -> None:
-        """Go behind the type in angle brackets that comes next."""
+        """Move past the type in angle brackets that comes next."""
         opened = 0
         while True:
             mark = self._peek()
@@ -130,10 +132,10 @@ class _Parser:
 
 
 def joined(known: StructType, seen: StructType) -> StructType:
-    """`known` with the fields that `seen` has beside. A type that is known stays: what does not fit it is an error's."""
+    """Return `known` with the additional fields of `seen`. A known type stays: a value that does not fit it is an error."""
     fields = [StructField(each.name, _joined(each.dataType, _type_in(seen, each.name))) for each in known.fields]
-    there = set(known.names)
-    fields += [StructField(each.name, each.dataType) for each in seen.fields if each.name not in there]
+    known_names = set(known.names)
+    fields += [StructField(each.name, each.dataType) for each in seen.fields if each.name not in known_names]
     return StructType(fields)
 
 
@@ -148,7 +150,7 @@ def _joined(known: DataType, seen: DataType | None) -> DataType:
 
 
 def merged(one: StructType, other: StructType) -> StructType:
-    """A row of which nothing was known before: what two parts of a batch show, as if it had been looked at in one."""
+    """Merge the types of two parts of a batch, before any type is known, as if they were one part."""
     names = sorted({*one.names, *other.names})
     return StructType([StructField(name, _merged(_type_in(one, name), _type_in(other, name))) for name in names])
 
@@ -169,7 +171,7 @@ def _type_in(row: StructType, name: str) -> DataType | None:
 
 
 def check_names(row: StructType, reserved: Iterable[str]) -> None:
-    """Tables tell columns by their names without case, and some names are ours."""
+    """Refuse columns that the table cannot tell apart by name without case, and names that barnabas uses."""
     taken = {name.lower(): f"{name}, which every row of the table has" for name in reserved}
     for each in row.fields:
         if each.name.lower() in taken:
@@ -180,7 +182,8 @@ def check_names(row: StructType, reserved: Iterable[str]) -> None:
 
 
 def loose(kind: DataType, *, widest: bool = False) -> DataType:
-    """With nulls allowed everywhere. `widest`: numbers as large as they get, for tables that cannot be widened later."""
+    """Return the type with nulls allowed everywhere. `widest`: with the largest numbers, for tables that cannot be widened
+    later."""
     if isinstance(kind, StructType):
         return StructType([StructField(each.name, loose(each.dataType, widest=widest)) for each in kind.fields])
     if isinstance(kind, ArrayType):
@@ -197,7 +200,7 @@ def loose(kind: DataType, *, widest: bool = False) -> DataType:
 
 
 def conformed(value: Column, given: DataType, wanted: DataType) -> Column:
-    """A value of type `given` as one of `wanted`, which has its fields and perhaps more."""
+    """Return a value of type `given` as one of `wanted`, which has its fields and perhaps more."""
     if isinstance(given, StructType) and isinstance(wanted, StructType):
         fields = [
             (

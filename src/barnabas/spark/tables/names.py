@@ -1,4 +1,4 @@
-"""Which fields of JSON may be columns, and which records have a field that may not. Pure.
+"""Decides which fields of JSON may be columns, and which records have a field that may not. Pure.
 
 A table finds its columns by name without case, and has columns of its own. A field that cannot have a column does not stop the
 table: the records that have a value in it are errors, and the other records are rows.
@@ -17,11 +17,12 @@ from barnabas.spark.tables.definition import BESIDE
 #: The names on the way to a field. `ELEMENT` stands for the elements of an array.
 Path = tuple[str, ...]
 ELEMENT: Final = "element"
-#: A table gets no more fields than this from JSON, those within objects included. A producer that uses ids as names of
-#: fields would otherwise get a column for each id. A new object with too many is a string: its JSON. Too many new fields of a
-#: row, or of an object that the table has, are all refused: one record does not use up what other records may need.
+#: Most fields of a table that come from JSON, those within objects included. A producer that uses ids as names of
+#: fields would otherwise get a column for each id. A new object with too many fields is a string: its JSON. If a row, or an
+#: object of the table, has too many new fields, all are refused: one record must not use up the fields that other records may
+#: need.
 FIELDS_MAX: Final = 2000
-#: A type as records are compared with it: the fields of an object, the one type of an array's elements, else None.
+#: A type in the form in which records are compared with it: an object's fields, the one type of an array's elements, else None.
 _Shape: TypeAlias = "dict[str, _Shape] | list[_Shape] | None"
 _SHOWN: Final = 100
 
@@ -37,7 +38,8 @@ class Rules:
     fields_max: int = FIELDS_MAX
 
     def why_not(self, path: Path, taken: Mapping[str, str], paths: Iterable[str]) -> str | None:
-        """Why a field cannot be a column. `taken`: names of its row by their lower case; `paths`: of all other columns."""
+        """Say why a field cannot be a column. `taken`: names of its row by their lower case; `paths`: those of all other
+        columns."""
         name = path[-1]
         if not name:
             return f"field {_shown(path)} has an empty name"
@@ -49,11 +51,13 @@ class Rules:
         if other is not None:
             return f"field {_shown(path)} differs only by case from column {other!r}"
         if self.dots_are_paths and _key(path) in paths:
-            return f"field {_shown(path)} is the same column as a field within an object: Iceberg takes a dot for the way to it"
+            return (
+                f"field {_shown(path)} is the same column as a field within an object: Iceberg takes a dot for a path"
+            )
         return None
 
     def taken(self, names: Iterable[str], above: Path) -> dict[str, str]:
-        """The names of a row's fields by their lower case."""
+        """Return the names of a row's fields by their lower case."""
         return {name.lower(): name for name in (*names, *(() if above else self.reserved))}
 
 
@@ -71,7 +75,7 @@ class Admitted:
 
 
 def admitted(wanted: StructType, known: StructType, rules: Rules, votes: Mapping[Path, int] | None = None) -> Admitted:
-    """`wanted` without the fields that cannot be columns beside those of `known`.
+    """Return `wanted` without the fields that cannot be columns beside those of `known`.
 
     Of new fields that differ only by case, the one with the most `votes` becomes the column.
     """
@@ -94,8 +98,8 @@ class _Admission:
 
     def row(self, wanted: StructType, known: StructType, above: Path) -> StructType:
         taken = self.rules.taken(known.names, above)
-        there = {each.name: each.dataType for each in known.fields}
-        new = [each.name for each in wanted.fields if each.name not in there]
+        known_types = {each.name: each.dataType for each in known.fields}
+        new = [each.name for each in wanted.fields if each.name not in known_types]
         is_full = self.size + len(new) > self.rules.fields_max
         kinds: dict[str, DataType] = {}
         for each in sorted(wanted.fields, key=lambda each: each.name in new):
@@ -104,7 +108,7 @@ class _Admission:
                 self.refused = True
                 self.is_full |= is_full
                 continue
-            kind = self._kind(each.dataType, there.get(each.name), path)
+            kind = self._kind(each.dataType, known_types.get(each.name), path)
             if isinstance(kind, StructType) and not kind.fields:
                 continue  # every field of this object was refused
             kinds[each.name] = kind
@@ -183,13 +187,13 @@ class Check:
     is_envelope: bool = False
 
     def reason(self, value: bytes | None) -> str | None:
-        """Why the record is refused. None if it is fine, or if Spark finds the reason."""
+        """Say why the record is refused. None if it is good, or if Spark finds the reason."""
         try:
             document = _loaded(value)
         except ValueError as error:
             return f"not JSON: {error}"
         except RecursionError:
-            return "objects or arrays within each other, too deep to look into"
+            return "objects or arrays too deep within each other"
         for row in rows_of(document, is_envelope=self.is_envelope):
             for reason in self._reasons(row, self._shape, ()):
                 return reason
@@ -225,7 +229,7 @@ class Check:
             has, limit = _size(self.columns), self.rules.fields_max
             return f"field {_shown(path)} is one of too many new fields: the table has {has}, and gets no more than {limit}"
         return (
-            f"field {_shown(path)} is new, and this record cannot give the table a column: "
+            f"field {_shown(path)} is new, and this record cannot add a column to the table: "
             f"it has a name twice, or NaN, or more than {self.rules.fields_max} fields"
         )
 
@@ -258,7 +262,7 @@ def _has(value: object, path: Path) -> bool:
 
 
 def rows_of(document: object, *, is_envelope: bool) -> list[dict[str, Any]]:
-    """The objects that are rows: the document, or those within Debezium's envelope."""
+    """Return the objects that are rows: the document, or those within Debezium's envelope."""
     if is_envelope and isinstance(document, dict):
         inner = document.get("payload") or document
         found = [inner.get("after"), inner.get("before")] if isinstance(inner, dict) else []
@@ -278,7 +282,7 @@ def _loaded(value: bytes | None) -> object:
 
 
 def is_void(value: object) -> bool:
-    """Whether no column comes of a value: null, or objects and arrays with nothing else in them."""
+    """Whether a value makes no column: null, or objects and arrays with nothing else in them."""
     if isinstance(value, dict):
         return all(is_void(each) for each in value.values())
     return all(is_void(each) for each in value) if isinstance(value, list) else value is None

@@ -1,4 +1,4 @@
-"""A table as it is now, in either format: what it has, how far it is, and how it is emptied."""
+"""A table as it is now, in either format: its contents, its positions, and a way to empty it."""
 
 import time
 from collections.abc import Mapping
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a table that readers see now."""
+    """The figures of a table that readers see now."""
 
     rows: int = 0
     files: int = 0
     size_bytes: int = 0
     #: Delta's version, or the id of Iceberg's snapshot.
     version: str = "-"
-    #: Of the last commit, whoever made it.
+    #: Time of the last commit, by any writer.
     committed_ms: int | None = None
 
 
 class Place(Protocol):
     def columns(self) -> StructType | None:
-        """None where there is no table yet."""
+        """Return the columns; None if there is no table yet."""
         ...
 
     def known(self, mark: str) -> int | None:
-        """What the table remembers under this name."""
+        """Return the number that the table remembers under this name."""
         ...
 
     def version(self) -> int:
-        """Of the table as it is: Delta's version, or the id of Iceberg's snapshot. -1 where there is none."""
+        """Return Delta's version, or the id of Iceberg's snapshot; -1 if there is no table."""
         ...
 
     def set_back_since(self, version: int) -> str | None:
@@ -55,11 +55,11 @@ class Place(Protocol):
     def facts(self) -> Facts: ...
 
     def offsets(self) -> dict[int, set[int]]:
-        """Of every record that has a row, by partition."""
+        """Return the offsets of all records that have a row, by partition."""
         ...
 
     def empty(self, columns: StructType, marks: Mapping[str, int]) -> None:
-        """No rows, no columns but these, in one commit that remembers `marks`."""
+        """Delete all rows, and all columns but these, in one commit that remembers `marks`."""
         ...
 
 
@@ -132,14 +132,14 @@ class IcebergPlace:
     def set_back_since(self, version: int) -> str | None:
         assert self.table is not None
         if version == -1 or self.table.snapshot_by_id(version) is None:
-            return None  # it has expired, and nothing says which snapshots came of it
+            return None  # the snapshot has expired, so it cannot be seen which snapshots came after it
         snapshot = self.table.current_snapshot()
         while snapshot is not None and snapshot.parent_snapshot_id is not None:
             if snapshot.parent_snapshot_id == version:
                 return None
             snapshot = self.table.snapshot_by_id(snapshot.parent_snapshot_id)
             if snapshot is None:
-                return None  # this one has expired, and may have come of it
+                return None  # this snapshot has expired, and may have come after it
         return f"a rollback made snapshot {self.version()} the current one"
 
     def facts(self) -> Facts:
@@ -155,7 +155,7 @@ class IcebergPlace:
         return {} if self.table is None else _by_partition(self.table.scan(selected_fields=wanted).to_arrow())
 
     def rename(self, names: Mapping[str, str], properties: dict[str, str]) -> None:
-        """Columns, by id: files keep what they have. With these properties, in one commit."""
+        """Rename columns and set the properties in one commit. Iceberg knows columns by id: files stay as they are."""
         assert self.table is not None
         with self.table.transaction() as transaction:
             if names:
@@ -188,7 +188,7 @@ def _by_partition(rows: "pyarrow.Table") -> dict[int, set[int]]:
 
 
 def sizes_of(table: "DeltaTable") -> list[int]:
-    """Of the files of a Delta table, in bytes."""
+    """Return the sizes of a Delta table's files, in bytes."""
     return [int(size) for size in table.get_add_actions(flatten=True)["size_bytes"].to_pylist()]
 
 

@@ -1,7 +1,7 @@
-"""The records of a batch, as tasks read them: rows that are plain are put aside at once, the other records go on to Spark.
+"""Reads the records of a batch in tasks: a task stages plain rows at once, and passes the other records on to Spark.
 
-Spark's own way to a Python source would be a row to the JVM and back for every record. Here a task has its part of the plan,
-and what Spark gets of most batches is a line for each task.
+Spark's own way for a Python source would take every record as a row to the JVM and back. Here a task has its part of the plan,
+and of most batches Spark gets one line for each task.
 """
 
 import json
@@ -30,13 +30,13 @@ from barnabas.spark.tables.targets import Target
 if TYPE_CHECKING:
     from barnabas.base.ids import TopicPartition
 
-#: So few records are one task's work.
+#: A batch with so few records is one task's work.
 _ONE_TASK_RECORDS: Final = 20_000
-#: A task with fewer is not worth what it costs.
+#: A task with fewer records is not worth its cost.
 _TASK_RECORDS_MIN: Final = 50_000
-#: In the row that a task ends with: what it has put aside. All else is null there.
+#: Column of the last row of a task: the items that it has staged. The other columns of this row are null.
 STAGED: Final = "_staged"
-#: Which field of a record cannot have a column, and why (`names.Check`).
+#: Column with the reason why a field of a record cannot have a column (`names.Check`).
 REFUSED: Final = "_refused"
 _COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers")
 _SCHEMA: Final = StructType(
@@ -50,7 +50,7 @@ _SCHEMA: Final = StructType(
 
 @dataclass(frozen=True)
 class Reading:
-    """What is to be read, in tasks."""
+    """The tasks of a batch."""
 
     reader: BarnabasReader
     parts: tuple[InputPartition, ...]
@@ -58,7 +58,7 @@ class Reading:
 
     @property
     def topic_ids(self) -> set[bytes]:
-        """Of the topic as it was when this was planned."""
+        """Return the ids of the topic when the batch was planned."""
         ranges = [each for part in self.parts if isinstance(part, RangePartition) for each in part.ranges]
         tiered = [each for part in self.parts if isinstance(part, TierTask) for each in part.parts]
         return {each.topic_id for each in (*ranges, *tiered)}
@@ -102,9 +102,9 @@ def records_of(
     job: str = "",
     check: Check | None = None,
 ) -> DataFrame:
-    """The records that are not plain, or all of them without `direct`; and a row with `STAGED` for each task.
+    """Return the records that are not plain, or all records without `direct`; and a row with `STAGED` for each task.
 
-    `check`: look into each of these records for fields that cannot have a column.
+    `check`: look in each of these records for fields that cannot have a column.
     """
     task = ReadTask(reading, direct, target, job, check)
     count = len(reading.parts)
@@ -117,7 +117,7 @@ class ReadTask:
     reading: Reading
     direct: Direct | None
     target: Target | None
-    #: Whose folder what is put aside goes to, where it has one.
+    #: Name of the job, which staged files have in their folder's name, if they have a folder.
     job: str
     check: Check | None = None
 
@@ -156,7 +156,7 @@ class ReadTask:
 
 
 class _Held:
-    """Rows on their way to the table, until they are enough for a file."""
+    """Rows on their way to the table, held until they are enough for a file."""
 
     def __init__(self, target: Target, job: str) -> None:
         context = cast(TaskContext, TaskContext.get())

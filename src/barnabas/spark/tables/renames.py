@@ -1,6 +1,6 @@
-"""Fields that were renamed in the registry's schema: by Avro's aliases, by the numbers of Protobuf.
+"""Fields that were renamed in the registry's schema: recognised by Avro's aliases, or by Protobuf's numbers.
 
-An Iceberg table knows columns by ids, so a column is renamed without a file being touched. A Delta table would need column
+An Iceberg table knows columns by ids, so it renames a column without touching a file. A Delta table would need column
 mapping, which deltalake does not write: there a renamed field is a new column.
 """
 
@@ -14,12 +14,12 @@ from barnabas.spark.tables.definition import Definition
 from barnabas.spark.tables.places import IcebergPlace, place_of
 from barnabas.spark.tables.rows import registered, value_columns
 
-#: A property of the table: the number of each field, and the column that it is.
+#: A property of the table: the number of each field, and its column.
 NUMBERS: Final = "barnabas.field.numbers"
 
 
 def follow(table: Definition) -> None:
-    """Rename the columns whose fields are called otherwise in the newest schema. Call it before rows are planned."""
+    """Rename the columns whose fields have another name in the newest schema. Call it before rows are planned."""
     if table.schema != "registry" or table.format != "iceberg" or table.envelope != "none":
         return
     place = place_of(table)
@@ -28,21 +28,21 @@ def follow(table: Definition) -> None:
         return
     codec = registered(table)
     known = json.loads(place.table.properties.get(NUMBERS, "{}"))
-    there = set(value_columns(place.columns()).names)
+    existing = set(value_columns(place.columns()).names)
     numbers = numbers_in(codec)
     wanted = by_alias(codec) if not numbers else by_number(known, numbers)
     fixed = {*table.keys, *table.partition_by}
     found = {
         old: new
         for old, new in wanted.items()
-        if old in there and new not in there and old not in fixed and new not in fixed
+        if old in existing and new not in existing and old not in fixed and new not in fixed
     }
     if found or numbers != known:
         place.rename(found, {NUMBERS: json.dumps(numbers)} if numbers else {})
 
 
 def by_alias(codec: Registered) -> dict[str, str]:
-    """New names of an Avro record's fields by their old ones."""
+    """Return the new names of an Avro record's fields by their old ones."""
     newest = codec.registry.latest(codec.subject)
     schema = avro.json_of(newest.text) if newest.kind == "AVRO" else None
     fields = schema.get("fields", []) if isinstance(schema, dict) else []
@@ -51,7 +51,7 @@ def by_alias(codec: Registered) -> dict[str, str]:
 
 
 def numbers_in(codec: Registered) -> dict[str, str]:
-    """Of a Protobuf message; nothing of other schemas."""
+    """Return the fields of a Protobuf message by number; an empty mapping for other schemas."""
     return {str(number): name for number, name in codec.field_numbers().items()}
 
 

@@ -1,4 +1,4 @@
-"""Records as rows of a table: the value's columns, what stands beside them, and for a record that does not fit, why."""
+"""Makes rows of records: the value's columns, those beside them, and the reason if a record does not fit."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -35,7 +35,7 @@ from barnabas.spark.tables.direct import Direct, is_plain
 from barnabas.spark.tables.names import Rules
 from barnabas.spark.tables.reading import REFUSED, STAGED
 
-#: A row's reason to be refused, the record's value as it came, and `reading.STAGED`. No table has columns with NUL in the name.
+#: Columns with the reason of an error, the value as it came, and `reading.STAGED`. No table has columns with NUL in the name.
 REASON: Final = "\0reason"
 RAW: Final = "\0raw"
 PUT_ASIDE: Final = "\0staged"
@@ -57,7 +57,7 @@ _BESIDE: Final = StructType(
         StructField(TIMESTAMP, TimestampType()),
     ]
 )
-#: What stands beside the value, by the names that records have for it.
+#: The columns beside the value, and the record's columns that they come from.
 _SOURCES: Final = {
     KEY: "key",
     HEADERS: "headers",
@@ -66,7 +66,7 @@ _SOURCES: Final = {
     TIMESTAMP: "timestamp",
 }
 _RAW_VALUE: Final = StructType([StructField(_VALUE, BinaryType())])
-#: Of the table of records that do not fit.
+#: Columns of the table of errors.
 ERROR_COLUMNS: Final = StructType(
     [StructField("value", BinaryType()), StructField("reason", StringType()), *_BESIDE.fields]
 )
@@ -76,22 +76,22 @@ ERROR_COLUMNS: Final = StructType(
 class Rows:
     """`frame` has the columns of the table, `REASON`, `RAW` and `PUT_ASIDE`.
 
-    In the frame they are called `c0`, `c1` and so on: Spark takes a name with a dot for a path, and finds `id` where it is
-    asked for `ID`. `names` has what they are.
+    In the frame they are named `c0`, `c1` and so on: Spark takes a name with a dot for a path, and finds `id` when it is
+    asked for `ID`. `names` has the real ones.
     """
 
     frame: DataFrame
     names: tuple[str, ...]
-    #: Those of the table; of an upsert also `DELETED`.
+    #: The columns of the table; for an upsert also `DELETED`.
     columns: StructType
-    #: What the JSON looked like, once the frame has been computed.
+    #: The description of the JSON, available once the frame has been computed.
     observed: Observation | None = None
 
     def seen(self) -> StructType:
         return inference.row_type(self.observed.get.get(_SEEN)) if self.observed is not None else StructType()
 
     def unseen(self) -> int:
-        """How many objects `seen` says nothing of."""
+        """Return the number of objects that `seen` does not describe."""
         return int(self.observed.get.get(_UNSEEN) or 0) if self.observed is not None else 0
 
 
@@ -100,19 +100,19 @@ def columns_beside(value: StructType) -> StructType:
 
 
 def row_columns(table: Definition, value: StructType) -> StructType:
-    """Of rows on their way to the table: of an upsert they say whether they delete."""
+    """Return the columns of rows on their way to the table: those of an upsert have a column that says whether they delete."""
     changes = [StructField(DELETED, BooleanType())] if table.mode == "upsert" else []
     return StructType([*columns_beside(value).fields, *changes])
 
 
 def rules_of(table: Definition) -> Rules:
-    """What the names of the columns that come from JSON must keep to."""
+    """Return the rules for the names of columns that come from JSON."""
     reserved = (*_BESIDE.names, *((DELETED,) if table.mode == "upsert" else ()))
     return Rules(reserved=tuple(reserved), dots_are_paths=table.format == "iceberg")
 
 
 def direct_of(table: Definition, known: StructType) -> Direct | None:
-    """How plain records become rows where they are read; None where no record does."""
+    """Return how plain records become rows in the task that reads them; None if no record does."""
     is_json = table.schema == "json" and table.envelope == "none" and is_plain(known)
     if not is_json and table.schema != "raw":
         return None
@@ -128,27 +128,27 @@ def direct_of(table: Definition, known: StructType) -> Direct | None:
 
 
 def value_of(table: Definition, known: StructType) -> StructType:
-    """The value's columns of rows that are read directly."""
+    """Return the value's columns of rows that are read directly."""
     inference.check_names(known, rules_of(table).reserved)
     return _RAW_VALUE if table.schema == "raw" else known
 
 
 def value_columns(table: StructType | None) -> StructType:
-    """Of a table as it is: those that come from the value."""
-    there = [] if table is None else table.fields
-    return StructType([StructField(each.name, each.dataType) for each in there if each.name not in _BESIDE.names])
+    """Return the columns of an existing table that come from the value."""
+    fields = [] if table is None else table.fields
+    return StructType([StructField(each.name, each.dataType) for each in fields if each.name not in _BESIDE.names])
 
 
 def columns_needed(table: Definition) -> set[str]:
-    """Without these a table cannot be made."""
+    """Return the columns without which the table cannot be made."""
     return {*(partition_of(each)[0] for each in table.partition_by), *(table.key if table.mode == "upsert" else ())}
 
 
-def columns_kept(table: Definition, there: StructType) -> StructType:
-    """Of a table that is emptied: those that it has whatever its records are."""
+def columns_kept(table: Definition, existing: StructType) -> StructType:
+    """Return the columns that a table keeps when it is emptied: those that it has whatever its records are."""
     partitions = {partition_of(each)[0] for each in table.partition_by}
     names = {*_BESIDE.names, *partitions, *(ERROR_COLUMNS.names if table.schema == "raw" else ())}
-    return StructType([each for each in there.fields if each.name in names])
+    return StructType([each for each in existing.fields if each.name in names])
 
 
 def registered(table: Definition) -> Registered:
@@ -157,9 +157,9 @@ def registered(table: Definition) -> Registered:
 
 
 def look(records: DataFrame, table: Definition) -> StructType:
-    """The row that the JSON of these records shows, for a table of which nothing is known.
+    """Return the row that the JSON of these records shows, for a table without columns.
 
-    All of them: the first ones may be those of one partition, and not like the others.
+    Looks at all of them: the first ones may come from one partition, and differ from the others.
     """
     objects = inference.objects_in(column("value").cast("string"), fields_max=rules_of(table).fields_max)
     [found] = records.select(inference.seen_in(objects)).collect()
@@ -167,7 +167,7 @@ def look(records: DataFrame, table: Definition) -> StructType:
 
 
 def seen_row(seen: StructType, table: Definition) -> StructType:
-    """The row within what was seen: that of Debezium's envelope, where there is one."""
+    """Return the row within the description: that of Debezium's envelope, if there is one."""
     if table.envelope != "debezium":
         return seen
     inner = seen["payload"].dataType if "payload" in seen.names else seen
@@ -197,7 +197,7 @@ def to_rows(records: DataFrame, table: Definition, known: StructType) -> Rows:
 
 
 def _asked(known: StructType, table: Definition) -> StructType:
-    """What JSON is read as. Connect's converter may put an envelope around Debezium's."""
+    """Return the type as which JSON is read. Connect's converter may put an envelope around Debezium's."""
     if table.envelope != "debezium":
         return known
     envelope = _envelope(known)
@@ -242,7 +242,7 @@ def _of_registry(records: DataFrame, table: Definition, known: StructType) -> Ro
 
 
 def _grown(known: StructType, wanted: StructType) -> StructType:
-    """The table's columns, in the types that the schema has now, with those that it has beside."""
+    """Return the table's columns in the types that the schema has now, with the columns that only the table has."""
     fields = []
     for each in known.fields:
         if each.name not in wanted.names:
@@ -251,8 +251,8 @@ def _grown(known: StructType, wanted: StructType) -> StructType:
         kind = wanted[each.name].dataType
         both = isinstance(each.dataType, StructType) and isinstance(kind, StructType)
         fields.append(StructField(each.name, _grown(each.dataType, kind) if both else kind))  # type: ignore[arg-type]
-    there = set(known.names)
-    return StructType([*fields, *(each for each in wanted.fields if each.name not in there)])
+    known_names = set(known.names)
+    return StructType([*fields, *(each for each in wanted.fields if each.name not in known_names)])
 
 
 def _finished(whole: DataFrame, table: Definition, value: StructType, observed: Observation | None = None) -> Rows:
@@ -261,15 +261,15 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
     columns = row_columns(table, value)
     place = place_of(whole)
     reason = F.coalesce(column("error").getField("message"), F.concat(place, column(REFUSED)))
-    # The table of errors has such a time neither: null stands for it.
-    beside[TIMESTAMP], untold = _told_time(beside[TIMESTAMP])
-    reason = F.coalesce(reason, F.concat(place, untold))
+    # Tables cannot have such a time, and neither can the table of errors: it gets null.
+    beside[TIMESTAMP], impossible = _time_or_reason(beside[TIMESTAMP])
+    reason = F.coalesce(reason, F.concat(place, impossible))
     row, fields, deleted = column("data"), {}, None
     if table.mode == "upsert":
         if table.envelope == "debezium":
             op = row.getField("op")
             wrong = F.concat(place, F.lit("operation "), F.coalesce(op, F.lit("null")), F.lit(" is no change of a row"))
-            # The tombstone after a delete says nothing new.
+            # The tombstone after a delete repeats the delete.
             whole = whole.filter(column("value").isNotNull())
             reason = F.coalesce(reason, F.when(op.isNull() | ~op.isin(*_OPERATIONS), wrong))
             row = F.when(op == _DELETE, row.getField("before")).otherwise(row.getField("after"))
@@ -278,7 +278,7 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
             deleted = column("value").isNull()
     for each in value.fields:
         fields[each.name] = row.getField(each.name)
-        if table.format == "iceberg" and (wrong_time := _untold(each, fields[each.name])) is not None:
+        if table.format == "iceberg" and (wrong_time := _impossible_time(each, fields[each.name])) is not None:
             reason = F.coalesce(reason, F.concat(place, wrong_time))
     if deleted is not None:
         if table.envelope == "none":
@@ -300,17 +300,17 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
     return Rows(frame, tuple(name for name, _ in out), columns, observed)
 
 
-def _told_time(time: Column) -> tuple[Column, Column]:
-    """The time of a record if a table can have it, and what is wrong with it if not."""
-    is_told = F.unix_micros(time).between(F.lit(TIME_MIN_US), F.lit(TIME_MAX_US))
+def _time_or_reason(time: Column) -> tuple[Column, Column]:
+    """Return the time of a record if a table can have it, and the reason if it cannot."""
+    is_possible = F.unix_micros(time).between(F.lit(TIME_MIN_US), F.lit(TIME_MAX_US))
     wrong = F.concat(
         F.lit("timestamp "), F.unix_millis(time).cast("string"), F.lit(" ms is not in the years 1 to 9999 of a table")
     )
-    return F.when(is_told, time), F.when(~is_told, wrong)
+    return F.when(is_possible, time), F.when(~is_possible, wrong)
 
 
-def _untold(field: StructField, value: Column) -> Column | None:
-    """The error of a time or day that pyiceberg cannot write. None if the column has another type."""
+def _impossible_time(field: StructField, value: Column) -> Column | None:
+    """Return the error of a time or day that pyiceberg cannot write. None if the column has another type."""
     if isinstance(field.dataType, DateType):
         number, least, most = F.unix_date(value), DAY_MIN, DAY_MAX
     elif isinstance(field.dataType, TimestampType | TimestampNTZType):
@@ -322,7 +322,7 @@ def _untold(field: StructField, value: Column) -> Column | None:
 
 
 def _keys_of_tombstones(table: Definition, value: StructType, fields: dict[str, Column]) -> dict[str, Column]:
-    """A tombstone has nothing but the record's key: JSON with the key's columns, or the text of the one column."""
+    """Read the columns of a tombstone from the record's key: JSON with the key's columns, or the text of the one column."""
     named = [each for each in value.fields if each.name in table.key]
     if not named:
         return {}

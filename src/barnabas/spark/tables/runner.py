@@ -1,8 +1,8 @@
 """All tables of a cluster, filled by one Spark application.
 
 Each table has a thread of its own while it is being filled, and its jobs share Spark's cores fairly. A table that fails starts
-again after a pause that doubles; one that cannot go on before somebody decides waits for its definition to change. The others
-go on. Definitions are followed while it runs: tables come, pause, and go.
+again after a pause that doubles; a table that a person has to decide about waits for its definition to change. The others
+go on. The runner follows the definitions: tables are added, pause, and are removed while it runs.
 """
 
 import logging
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("barnabas.spark")
 
-#: Between the last failure and the next attempt.
+#: Pauses between a failure and the next attempt.
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 #: How long to listen for new definitions at a time.
 _LISTEN_S: Final = 0.5
-#: A report of a table that goes well, at most so often.
+#: Least time between two reports of a table that goes well.
 _REPORT_S: Final = 5.0
-#: What no repetition would mend.
+#: Errors that a repetition would not mend.
 _DECISIONS: Final = (TableStopped, TableMismatch, BadDefinition, NameClash)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     once: bool = False
-    #: From the end of a batch to the beginning of the next, where nothing waits.
+    #: Time from the end of a batch to the beginning of the next one, if no record waits.
     interval_s: float = 10.0
-    #: In one batch of a table.
+    #: Most records in one batch of a table.
     records_max: int = 1_000_000
     #: Tables that are filled at the same time.
     tables_max: int = 4
-    #: These only; all where there are none.
+    #: Only these tables; all tables if this is empty.
     names: tuple[str, ...] = ()
-    #: Whether history in object storage is read from there.
+    #: Whether tasks read tiered records from object storage.
     tier_reads: TierReads = TierReads.AUTO
 
 
@@ -65,9 +65,9 @@ class _Turn:
     definition: Definition
     next_s: float = 0.0
     failures: int = 0
-    #: Why it waits for its definition to change.
+    #: Why the table waits for its definition to change.
     stopped: str | None = None
-    #: A run that ends goes as far as the topic went when the run began.
+    #: Where a run that ends stops reading: at the ends of the topic when the run began.
     until: Positions | None = None
     done: bool = False
     under_way: "Future[Filled] | None" = None
@@ -101,16 +101,16 @@ class Runner:
         self._stopping = False
 
     def stop(self) -> None:
-        """From any thread: end when the batches that are under way have ended."""
+        """End when the batches in progress have ended. May be called from any thread."""
         self._stopping = True
 
     def run(self) -> bool:
-        """Until all is read (`once`) or `stop`; whether every table is well."""
+        """Run until all records are read (`once`) or until `stop`; return whether every table is well."""
         with ThreadPoolExecutor(self._options.tables_max, thread_name_prefix="table") as pool:
             try:
                 known = self._catalogue.read()
                 for name in self._options.names:
-                    known.table(name)  # one that is not there, or cannot be read, is told
+                    known.table(name)  # raises if there is no such table, or its definition cannot be read
                 while not self._stopping:
                     self._follow()
                     self._start(pool)
@@ -125,7 +125,7 @@ class Runner:
     # -- definitions ------------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Take over what has changed."""
+        """Take over changed definitions."""
         known = self._catalogue.known
         wanted = {name: table for name, table in known.tables.items() if self._is_wanted(name)}
         unreadable = {name: why for name, why in known.unreadable.items() if self._is_wanted(name)}
@@ -159,7 +159,7 @@ class Runner:
                 turn.under_way = pool.submit(self._fill, name, turn)
 
     def _fill(self, name: str, turn: _Turn) -> Filled:
-        """In a thread of the pool."""
+        """Fill one batch. Runs in a thread of the pool."""
         table = filling.resolved(turn.definition, os.environ)
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", name)
@@ -177,12 +177,16 @@ class Runner:
             try:
                 self._upkeep.after_batch(table)
             except Exception:
-                # The batch is in the table. Another writer may have been faster: there is a next time.
-                log.warning("table %s was not put in order", name, exc_info=True)
+                # The batch is in the table. Another writer may have been faster: the next batch tries again.
+                log.warning(
+                    "table %s: cannot compact it or remove old versions; the next batch tries again",
+                    name,
+                    exc_info=True,
+                )
         return filled
 
     def _wait(self) -> None:
-        """For a batch to end, a definition to come, or a table's time."""
+        """Wait until a batch ends, a definition comes, or it is time for a table."""
         under_way = [each.under_way for each in self._turns.values() if each.under_way is not None]
         if under_way:
             wait(under_way, timeout=_LISTEN_S, return_when=FIRST_COMPLETED)
@@ -191,7 +195,7 @@ class Runner:
         except ClientError as error:
             if self._options.once:
                 raise
-            log.warning("definitions of tables cannot be read: %s", error)
+            log.warning("cannot read the definitions of tables, trying again: %s", error)
         self._collect()
 
     def _finish(self) -> None:
@@ -212,7 +216,7 @@ class Runner:
         try:
             filled = future.result()
         except Overtaken as error:
-            # Another run is at work on this table. Both may go on: whoever is late looks again.
+            # Another run works on this table. Both may go on: the later one looks again.
             log.info("table %s: %s", name, error)
             turn.next_s = self._clock() + _PAUSES_S[0]
             return
@@ -239,7 +243,7 @@ class Runner:
         if filled.rows or filled.errors:
             self._report(name, "filling", None, filled)
         has_more = filled.waiting > 0
-        # Not where a batch had no rows: what follows aborted transactions is still to be read.
+        # Not after a batch without rows: records behind aborted transactions have yet to be read.
         turn.done = self._options.once and not filled.offsets
         turn.next_s = self._clock() + (0.0 if has_more or self._options.once else self._options.interval_s)
 
@@ -266,10 +270,10 @@ class Runner:
         try:
             self._catalogue.report(name, report)
         except ClientError as error:
-            log.warning("the report of table %s was not written: %s", name, error)
+            log.warning("table %s: cannot write its report: %s", name, error)
 
 
 def _first_line(error: BaseException) -> str:
-    """What a person reads: of Spark's tracebacks, the last line that Python said."""
+    """Return the line for a person: the last line of a Python traceback among Spark's."""
     text = str(error) or type(error).__name__
     return cause_of(text) if isinstance(error, PySparkException) else text.splitlines()[0]

@@ -18,16 +18,16 @@ class State:
     facts: Facts
     #: Records of the topic that the table does not have.
     lag: int
-    #: How long the oldest of them has waited; 0 where there are none, None where it is not known.
+    #: How long the oldest of them has waited; 0 if there are none, None if it is not known.
     behind_ms: int | None
-    #: How far the table has each partition.
+    #: The table's position in each partition.
     positions: dict[int, int]
     #: Rows of the table of errors.
     errors: int
 
 
 def state_of(table: Definition, cluster: Cluster) -> State:
-    """Raises `TableStopped` where the table and its topic do not go together."""
+    """Read the state. Raises `TableStopped` if the table and its topic do not go together."""
     place = place_of(table)
     lookup = lookup_of(table, cluster)
     try:
@@ -49,7 +49,7 @@ def state_of(table: Definition, cluster: Cluster) -> State:
 
 
 def _time_of(lookup: OffsetLookup, partition: TopicPartition, offset: int) -> int | None:
-    """Of the first record at or after an offset."""
+    """Return the time of the first record at or after an offset."""
     fetched = lookup.client.retrying(
         f"record {offset} of {partition}",
         lambda: lookup.client.fetch(partition, offset, max_bytes=1024, isolation_level=READ_COMMITTED),

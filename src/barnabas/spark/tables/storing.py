@@ -1,7 +1,7 @@
-"""How a table's files are reached: what the environment of the run says of the object store, as executors are to have it.
+"""How a table's files are reached: the settings of the object store in the run's environment, in a form for executors.
 
-They run elsewhere, and have no such environment. Both formats take the same variables, by the names that the vendors' own tools
-have for them; what a table's catalog says comes first.
+Executors run elsewhere, and have another environment. Both formats read the same variables, which have the names of the
+vendors' own tools; settings of a table's catalog win over them.
 """
 
 import os
@@ -10,9 +10,9 @@ from typing import Final
 
 from barnabas.spark.tables.definition import Definition
 
-#: As `deltalake` takes them.
+#: Prefixes of the variables that `deltalake` reads.
 _PREFIXES: Final = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "abfs": "AZURE_", "abfss": "AZURE_"}
-#: As pyiceberg takes them, each with the variables that say so.
+#: The settings of pyiceberg, each with its variables.
 _OF_ICEBERG: Final = {
     "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "s3.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -31,7 +31,7 @@ def delta_storage(table: Definition, environment: Mapping[str, str] = os.environ
 
 
 def catalog_settings(table: Definition, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What pyiceberg's catalog is opened with, and the table's files."""
+    """Return the settings with which pyiceberg opens the catalog and the table's files."""
     if _PREFIXES.get(table.url.partition("://")[0]) != "AWS_":
         return dict(table.catalog)
     found = {

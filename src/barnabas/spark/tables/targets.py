@@ -1,7 +1,7 @@
-"""Where the rows of a topic go: the sinks of `pipelines`, and for upserts the order of a log.
+"""The targets of a topic's rows: the sinks of `pipelines`, with the order of a log for upserts.
 
-Of two changes of a key in one partition the one with the higher offset is newer, as for Kafka's compaction. A key that is in
-two partitions (the topic got more of them) is as its record with the later time says.
+Of two changes of a key in one partition the one with the higher offset is newer, as in Kafka's compaction. If a key is in
+two partitions (the topic got more of them), the record with the later time is newer.
 """
 
 import uuid
@@ -33,7 +33,7 @@ Target = DeltaTarget | IcebergTarget
 
 
 def target_of(table: Definition, columns: StructType) -> Target:
-    """Ready to stage rows of these columns. Raises `TableMismatch` where the table cannot take them."""
+    """Return a target that is ready to stage rows of these columns. Raises `TableMismatch` if the table cannot take them."""
     target: Target
     if table.format == "iceberg":
         catalog = catalog_settings(table)
@@ -51,7 +51,7 @@ def target_of(table: Definition, columns: StructType) -> Target:
 
 
 class DeltaUpserts(DeltaUpsertTarget):
-    """In the order of the log."""
+    """A target that merges changes in the order of the log."""
 
     ordered_by = _ORDER
     are_cdc = False
@@ -65,7 +65,7 @@ class DeltaUpserts(DeltaUpsertTarget):
 
 
 def last_in_log(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.Table":
-    """The last change of each key: in a partition by offset, and of several partitions by time."""
+    """Return the last change of each key: by offset within a partition, and by time between partitions."""
     last = _last(with_one_zero(changes, keys), [*keys, PARTITION], [(OFFSET, "ascending")])
     return _last(last, keys, [(TIMESTAMP, "ascending"), (PARTITION, "ascending")])
 
@@ -124,21 +124,21 @@ class IcebergUpserts(IcebergTarget):
                     has_changed = True
             if not has_changed:
                 with transaction.update_snapshot().fast_append():
-                    pass  # a catalog compares snapshots, also where no row has changed
+                    pass  # a snapshot without changes: a catalog compares snapshots to notice a second writer
             transaction.set_properties(marks)
         self.discard(items)
 
     def _newer(self, table: "Table", changes: "pyarrow.Table") -> "tuple[pyarrow.Table, pyarrow.Table]":
-        """The changes that are newer than what the table has of their keys, and the keys that it has."""
+        """Return the changes that are newer than the table's rows of their keys, and the keys that the table has."""
         import pyarrow
         import pyarrow.compute as compute
 
         rows = pyarrow.array(range(changes.num_rows), pyarrow.int64())
         mine = changes.select([*self.keys, *_ORDER]).append_column(_ROW, rows)
         fields = tuple(dict.fromkeys((*self.keys, *_ORDER)))
-        there = table.scan(row_filter=matching(changes, self.keys), selected_fields=fields).to_arrow()
-        there = there.select([*self.keys, *_ORDER]).cast(mine.drop_columns([_ROW]).schema)
-        both = mine.join(there, list(self.keys), join_type="inner", right_suffix="_there")
+        stored = table.scan(row_filter=matching(changes, self.keys), selected_fields=fields).to_arrow()
+        stored = stored.select([*self.keys, *_ORDER]).cast(mine.drop_columns([_ROW]).schema)
+        both = mine.join(stored, list(self.keys), join_type="inner", right_suffix="_there")
         same = compute.equal(both.column(PARTITION), both.column(f"{PARTITION}_there"))
         by_offset = compute.greater(both.column(OFFSET), both.column(f"{OFFSET}_there"))
         by_time = compute.greater_equal(both.column(TIMESTAMP), both.column(f"{TIMESTAMP}_there"))
@@ -148,7 +148,7 @@ class IcebergUpserts(IcebergTarget):
         return changes.filter(keep), both.filter(newer).select(list(self.keys))
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
-        """Nobody sees what is staged here."""
+        """Do nothing but discard: no reader sees the staged files."""
         self.discard(items)
 
 
@@ -162,7 +162,7 @@ def matching(rows: "pyarrow.Table", keys: Sequence[str]) -> "BooleanExpression":
         And(*(EqualTo(Reference(name), value) for name, value in row.items()))  # type: ignore[call-arg]
         for row in rows.select(list(keys)).to_pylist()
     ]
-    # As a tree: a chain would be too deep to walk.
+    # Build a balanced tree: a chain would be too deep for recursion.
     while len(each) > 1:
         each = [Or(*each[at : at + 2]) if at + 1 < len(each) else each[at] for at in range(0, len(each), 2)]
     return each[0]

@@ -1,7 +1,8 @@
-"""Small files into large ones, and old versions away: what a table needs that is written a little at a time.
+"""Compacts small files, and removes old versions: the upkeep of a table that is written a little at a time.
 
-By `deltalake` and `pyiceberg`, on the driver, after a batch of the table: so it never competes with one. Readers of an older
-version keep its files for `keep_hours`. What a run left that died (files that no version names) goes after the same time.
+`deltalake` and `pyiceberg` do it on the driver after a batch of the table, so it never competes with a batch. Readers of an
+older version keep its files for `keep_hours`. Files that a dead run left, which no version names, are deleted after the same
+time.
 """
 
 import logging
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("barnabas.spark")
 
-#: Files below it are small.
+#: A smaller file counts as small.
 SMALL_BYTES: Final = 32 * 1024 * 1024
-#: What is put together at a time, in the memory of the driver.
+#: Bytes that are put together at a time, in the memory of the driver.
 _AT_A_TIME_BYTES: Final = 256 * 1024 * 1024
 _EVERY_S: Final = 3600.0
-#: Every commit to an Iceberg table writes down all its snapshots.
+#: Each commit to an Iceberg table writes the list of all its snapshots.
 SNAPSHOTS_MAX: Final = 500
 
 
 class Upkeep:
-    """Of the tables of one run. Safe to call from a thread a table."""
+    """The upkeep of one run's tables. May be called from a thread per table."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: When what is old was last removed, by URL.
+        #: Time of the last removal of old files, by URL.
         self._removed_s: dict[str, float] = {}
 
     def after_batch(self, table: Definition) -> None:
-        """Of the table, and of its errors."""
+        """Compact the table and its table of errors, and remove their old versions."""
         for each in (table, table.errors()):
             place = place_of(each)
             if isinstance(place, DeltaPlace):
@@ -59,43 +60,43 @@ class Upkeep:
         self._removed_s[table.url] = now_s
         return True
 
-    def _delta(self, table: Definition, there: "DeltaTable | None") -> None:
-        if there is None:
+    def _delta(self, table: Definition, existing: "DeltaTable | None") -> None:
+        if existing is None:
             return
-        small = sum(size < SMALL_BYTES for size in sizes_of(there))
+        small = sum(size < SMALL_BYTES for size in sizes_of(existing))
         if table.compact_files and small >= table.compact_files:
-            there.optimize.compact(target_size=4 * SMALL_BYTES)
+            existing.optimize.compact(target_size=4 * SMALL_BYTES)
             log.info("table %s: put %d small files together", table.name, small)
         if self._is_time(table):
-            # In full: also what no version ever named.
-            there.vacuum(table.keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+            # In full: also files that no version ever named.
+            existing.vacuum(table.keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
             filesystem = DeltaTarget(table.url, StructType(), [], delta_storage(table)).filesystem()
             _remove_leftovers(filesystem, STAGE, table, keep=set())
 
-    def _iceberg(self, table: Definition, there: "Table | None") -> None:
-        if there is None or there.current_snapshot() is None:
+    def _iceberg(self, table: Definition, existing: "Table | None") -> None:
+        if existing is None or existing.current_snapshot() is None:
             return
         if table.compact_files:
-            compact(there, table.compact_files)
-        if len(there.metadata.snapshots) > SNAPSHOTS_MAX:
-            first = sorted(there.metadata.snapshots, key=lambda each: each.timestamp_ms)[: -SNAPSHOTS_MAX // 2]
-            there.maintenance.expire_snapshots().by_ids([each.snapshot_id for each in first]).commit()
+            compact(existing, table.compact_files)
+        if len(existing.metadata.snapshots) > SNAPSHOTS_MAX:
+            first = sorted(existing.metadata.snapshots, key=lambda each: each.timestamp_ms)[: -SNAPSHOTS_MAX // 2]
+            existing.maintenance.expire_snapshots().by_ids([each.snapshot_id for each in first]).commit()
         if self._is_time(table):
             oldest = datetime.now(UTC) - timedelta(hours=table.keep_hours)
-            there.refresh()
-            old = [each for each in there.metadata.snapshots if each.timestamp_ms < oldest.timestamp() * 1000]
+            existing.refresh()
+            old = [each for each in existing.metadata.snapshots if each.timestamp_ms < oldest.timestamp() * 1000]
             if len(old) > 1:
-                there.maintenance.expire_snapshots().older_than(oldest).commit()
-                there.refresh()
-            target = IcebergTarget(table.table, StructType(), catalog_settings(table), location=there.location())
+                existing.maintenance.expire_snapshots().older_than(oldest).commit()
+                existing.refresh()
+            target = IcebergTarget(table.table, StructType(), catalog_settings(table), location=existing.location())
             filesystem, folder = target.folder()
-            keep = {_path(each, target.settings) for each in named_files(there)}
+            keep = {_path(each, target.settings) for each in named_files(existing)}
             for part in ("data", "metadata", STAGE):
                 _remove_leftovers(filesystem, f"{folder}/{part}", table, keep=keep)
 
 
 def compact(table: "Table", files_min: int) -> int:
-    """Put the small files of an Iceberg table together, if there are so many; returns how many there were."""
+    """Put the small files of an Iceberg table together if there are at least `files_min`; return their number."""
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 
@@ -107,8 +108,8 @@ def compact(table: "Table", files_min: int) -> int:
             scan = ArrowScan(transaction.table_metadata, table.io, table.schema(), AlwaysTrue())
             for task in tasks:
                 change.delete_data_file(task.file)
-            for made in _dataframe_to_data_files(transaction.table_metadata, scan.to_table(tasks), table.io):
-                change.append_data_file(made)
+            for data_file in _dataframe_to_data_files(transaction.table_metadata, scan.to_table(tasks), table.io):
+                change.append_data_file(data_file)
     return len(small)
 
 
@@ -126,7 +127,7 @@ def _at_a_time(tasks: "Iterable[FileScanTask]") -> "Iterable[list[FileScanTask]]
 
 
 def named_files(table: "Table") -> set[str]:
-    """Every file that some version of an Iceberg table needs, whichever program wrote it."""
+    """Return every file that some version of an Iceberg table needs, whichever program wrote it."""
     found = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
     found |= {each.statistics_path for each in (*table.metadata.statistics, *table.metadata.partition_statistics)}
     read: set[str] = set()
@@ -141,14 +142,15 @@ def named_files(table: "Table") -> set[str]:
 
 
 def _path(uri: str, settings: Mapping[str, str]) -> str:
-    """As the filesystem of the table names files. Programs spell a file in more than one way: `file:///a/b` and `file:/a/b`."""
+    """Return a path in the form of the table's filesystem. Programs write a URL in several ways: `file:///a/b` and
+    `file:/a/b`."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     return PyArrowFileIO.parse_location(uri, dict(settings))[2]
 
 
 def _remove_leftovers(filesystem: "pyarrow.fs.FileSystem", folder: str, table: Definition, *, keep: set[str]) -> None:
-    """Files that nobody names, once they are too old to be those of a batch that is under way."""
+    """Delete files that no version names, once they are too old to belong to a batch in progress."""
     import pyarrow.fs
 
     oldest_s = time.time() - table.keep_hours * 3600

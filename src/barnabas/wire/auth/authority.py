@@ -1,4 +1,4 @@
-"""A certificate authority for a cluster on one machine: its own root, and certificates that it signs. Needs cryptography."""
+"""A certificate authority for a local cluster: a root certificate, and the certificates that it signs. Needs cryptography."""
 
 import datetime
 import ipaddress
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateBuilder, GeneralName
 
 _ROOT_DAYS: Final = 3650
-#: Longer-lived ones are refused by some clients.
+#: Some clients refuse certificates that are valid for longer.
 _LEAF_DAYS: Final = 820
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LocalAuthority:
-    """It holds a private key, so it does not show itself."""
+    """Has a private key, so `repr` hides it."""
 
     _key: "EllipticCurvePrivateKey"
     _certificate: "Certificate"
 
     @staticmethod
     def create(name: str) -> "LocalAuthority":
-        """:raises ConfigError: where cryptography is not installed."""
+        """:raises ConfigError: if the package cryptography is not installed."""
         try:
             from cryptography import x509
             from cryptography.hazmat.primitives import hashes
@@ -42,8 +42,8 @@ class LocalAuthority:
         return as_pem(self._certificate)
 
     def issue(self, name: str, hosts: Sequence[str], *, days: int = _LEAF_DAYS) -> str:
-        """A private key and its certificate as PEM: for a server at `hosts`, and for a client called `name`. With fewer than
-        0 days it has expired already."""
+        """Return a private key and its certificate as PEM, for a server at `hosts` and a client called `name`. With negative
+        `days` the certificate has already expired."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -77,7 +77,7 @@ def _named(subject: str, issuer: str, key: "EllipticCurvePrivateKey", days: int)
         .issuer_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # A little in the past: the clocks of a machine and of a container on it may differ.
+        # Begin an hour ago: the clocks of a machine and its containers may differ.
         .not_valid_before(min(now, end) - datetime.timedelta(hours=1))
         .not_valid_after(end)
     )

@@ -6,20 +6,20 @@ from barnabas.base.errors import BarnabasError
 
 
 class SaslFailed(BarnabasError):
-    """The exchange failed. The message goes to the peer, so it must not reveal anything."""
+    """The exchange failed. The message is sent to the peer, so it must not reveal anything."""
 
 
 class ServerExchange(Protocol):
-    """One authentication as the server sees it."""
+    """One authentication on the server's side."""
 
     @property
     def user(self) -> str | None:
-        """Who it is, once that is proved."""
+        """The authenticated user; None until the exchange has proved it."""
         ...
 
     @property
     def expires_at_ms(self) -> int | None:
-        """When the credential itself ends, if it does: a token's end."""
+        """When the credential expires, if it does, as a token does."""
         ...
 
     @property
@@ -28,21 +28,21 @@ class ServerExchange(Protocol):
         ...
 
     def evaluate(self, token: bytes) -> bytes:
-        """The answer to a client's token. Raises `SaslFailed`."""
+        """Return the response to a client's token, or raise `SaslFailed`."""
         ...
 
 
 class ClientExchange(Protocol):
-    """One authentication as the client sees it."""
+    """One authentication on the client's side."""
 
     @property
     def is_complete(self) -> bool:
-        """Nothing more is to be sent, and the server has proved what the mechanism lets it prove."""
+        """Whether the client has sent everything, and the server has proved what the mechanism lets it prove."""
         ...
 
     def first(self) -> bytes: ...
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """The next token; None where the challenge was the last. It may compute for a while: a caller on an event loop calls
-        it on a thread. Raises `SaslFailed`."""
+        """Return the next token; None after the last challenge. This may take long, so a caller on an event loop calls it on a
+        thread. Raises `SaslFailed`."""
         ...

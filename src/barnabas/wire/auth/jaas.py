@@ -1,4 +1,4 @@
-"""JAAS lines, in which Kafka users write credentials: `org…PlainLoginModule required username="u" password="p";`."""
+"""JAAS lines, which hold credentials in Kafka's settings: `org…PlainLoginModule required username="u" password="p";`."""
 
 import re
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ _ESCAPE: Final = re.compile(r"\\(.)")
 
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-#: `user_alice="secret"`: what a server checks with PLAIN.
+#: `user_alice="secret"`: a password that a PLAIN server accepts.
 _USER_PREFIX: Final = "user_"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JaasEntry:
-    """It holds secrets, so it does not show itself."""
+    """Has secrets, so `repr` hides them."""
 
     module: str
     options: Mapping[str, str]
@@ -32,7 +32,7 @@ class JaasEntry:
 
     @property
     def users(self) -> dict[str, str]:
-        """Passwords by user: those to whom a PLAIN server opens."""
+        """Return the passwords that a PLAIN server accepts, by user."""
         return {
             name.removeprefix(_USER_PREFIX): value
             for name, value in self.options.items()
@@ -41,7 +41,7 @@ class JaasEntry:
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """:raises ConfigError: that says what is missing, and repeats nothing of the line."""
+    """:raises ConfigError: saying what is missing, without repeating any of the line."""
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[-1] != (";", True):
         raise ConfigError('sasl.jaas.config must be: MODULE required name="value" …; with the semicolon')
@@ -49,7 +49,7 @@ def parse_jaas(text: str) -> JaasEntry:
     if flag.lower() not in _FLAGS:
         raise ConfigError(f"sasl.jaas.config: the flag after the module must be one of {', '.join(_FLAGS)}")
     if any(token == (";", True) for token in rest):
-        raise ConfigError("sasl.jaas.config must hold one login module")
+        raise ConfigError("sasl.jaas.config must have exactly one login module")
     options: dict[str, str] = {}
     for at in range(0, len(rest), 3):
         triple = rest[at : at + 3]
@@ -60,7 +60,7 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 def _tokens(text: str) -> list[tuple[str, bool]]:
-    """Words, and whether each is a sign of its own."""
+    """Return words, and whether each is a single punctuation mark."""
     tokens: list[tuple[str, bool]] = []
     at, end = 0, len(text.rstrip())
     while at < end:

@@ -1,7 +1,8 @@
-"""JSON Web Tokens as OAUTHBEARER carries them, read and checked by PyJWT (`pip install barnabas[security]`).
+"""JSON Web Tokens for OAUTHBEARER, parsed and verified by PyJWT (`pip install barnabas[security]`).
 
-What PyJWT leaves to its caller is decided here: which keys of a key set are usable, and which one has to have signed. Only
-asymmetric signatures count: a key set is public, so a symmetric one would prove nothing, and `none` is never a signature.
+This module makes the decisions that PyJWT leaves to its caller: which keys of a key set are usable, and which key must have
+signed a token. Only asymmetric signatures are accepted: a key set is public, so a symmetric signature would prove nothing, and
+`none` is no signature.
 """
 
 import json
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
-#: Longer than any provider's; a frame before authentication is bounded besides.
+#: Longer than the tokens of any provider. The size of a frame before authentication is bounded, too.
 TOKEN_CHARACTERS_MAX: Final = 64 * 1024
 _KEYS_MAX: Final = 1_000
 _RSA_BITS_MIN: Final = 2048
-#: Three parts in base64url. PyJWT passes over other characters, so that one token would have many texts.
+#: Three parts in base64url. PyJWT ignores other characters, so without this check one token would have many texts.
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+={0,2}\.[A-Za-z0-9_-]+={0,2}\.[A-Za-z0-9_-]*={0,2}")
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-#: By type and curve.
+#: By key type and curve.
 _ALGORITHMS: Final[Mapping[tuple[str, str | None], tuple[str, ...]]] = {
     ("RSA", None): _RSA,
     ("EC", "P-256"): ("ES256",),
@@ -37,17 +38,17 @@ _ALGORITHMS: Final[Mapping[tuple[str, str | None], tuple[str, ...]]] = {
 
 
 class InvalidToken(BarnabasError):
-    """The reason is for the broker's log. The peer only learns that the token is invalid."""
+    """The reason is only for the broker's log. The peer just learns that the token is invalid."""
 
 
 class UnknownKey(InvalidToken):
-    """The key set has no key of that id: it may be too old."""
+    """The key set has no key with that id: it may be outdated."""
 
 
 @cache
 def _pyjwt() -> ModuleType:
     try:
-        import cryptography  # noqa: F401  # without it PyJWT knows symmetric signatures only
+        import cryptography  # noqa: F401  # without it PyJWT supports only symmetric signatures
         import jwt
     except ImportError:
         raise ConfigError("signed tokens need PyJWT and cryptography: pip install 'barnabas[security]'") from None
@@ -55,13 +56,13 @@ def _pyjwt() -> ModuleType:
 
 
 def check_installed() -> None:
-    """:raises ConfigError: where tokens cannot be checked."""
+    """:raises ConfigError: if the packages for verifying tokens are not installed."""
     _pyjwt()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Jwt:
-    """A secret: its `repr` does not contain the token."""
+    """A token. It is secret, so `repr` hides it."""
 
     header: Mapping[str, Json]
     claims: Mapping[str, Json]
@@ -70,7 +71,7 @@ class Jwt:
 
 
 def parse_jwt(text: str) -> Jwt:
-    """Reads a token. Only its form is checked."""
+    """Parse a token; check only its form."""
     if len(text) > TOKEN_CHARACTERS_MAX:
         raise InvalidToken(f"the token is longer than {TOKEN_CHARACTERS_MAX} characters")
     if _FORM.fullmatch(text) is None:
@@ -82,27 +83,27 @@ def parse_jwt(text: str) -> Jwt:
     except (jwt.PyJWTError, ValueError, RecursionError):
         raise InvalidToken("the token cannot be read") from None
     if not isinstance(claims, dict):
-        raise InvalidToken("the token's claims are no JSON object")
+        raise InvalidToken("the token's claims are not a JSON object")
     return Jwt(parts["header"], claims, text, is_signed=bool(parts["signature"]))
 
 
 def encode_unsecured(claims: Mapping[str, Json]) -> str:
-    """A token that is not signed: for tests and trusted networks."""
+    """Return an unsigned token, for tests and trusted networks."""
     return cast(str, _pyjwt().encode(dict(claims), None, algorithm="none"))
 
 
 class KeySet:
-    """The keys of a JWKS document that can check signatures; others are ignored."""
+    """The keys of a JWKS document that can verify signatures; others are ignored."""
 
     def __init__(self, document: str | bytes) -> None:
-        """:raises ConfigError: if it is not a key set, or has no usable key."""
+        """:raises ConfigError: if the document is not a key set, or has no usable key."""
         try:
             keys = json.loads(document)["keys"]
             if not isinstance(keys, list):
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
             raise ConfigError('the key set is not a JSON object with a list "keys"') from None
-        #: By algorithm, for each key of the document.
+        #: For each key of the document, the key by algorithm.
         self._keys = [usable for each in keys[:_KEYS_MAX] if (usable := _usable(each))]
         if not self._keys:
             raise ConfigError("the key set has no RSA, EC or Ed25519 key for signatures")
@@ -116,7 +117,7 @@ class KeySet:
         if not isinstance(algorithm, str) or algorithm == "none":
             raise InvalidToken("the token is not signed")
         if "crit" in token.header:
-            raise InvalidToken("the token has critical extensions, of which none is known here")
+            raise InvalidToken("the token has critical extensions, and this broker supports none")
         named = [each for each in self._keys if key_id is None or _id_of(each) == key_id]
         if not named:
             raise UnknownKey("the token is signed with a key that the key set does not have")
@@ -137,7 +138,7 @@ def _id_of(key: Mapping[str, "PyJWK"]) -> str | None:
 
 
 def _usable(document: Json) -> "dict[str, PyJWK]":
-    """The key for each algorithm that it may be used with; none for a key that cannot check signatures."""
+    """Return the key by algorithm, for the algorithms that it may be used with; empty if it cannot verify signatures."""
     if not isinstance(document, dict) or document.get("use", "sig") != "sig":
         return {}
     kind, curve, only = document.get("kty"), document.get("crv"), document.get("alg")

@@ -1,7 +1,7 @@
-"""How fast passwords can be guessed: one memory of failed logins, and two policies over it. Pure: time is given.
+"""Limit how fast passwords can be guessed: one memory of failed logins, and two policies. Pure: the caller passes the time.
 
-`LoginPace` makes attempts wait for their turn (brokers, the registry). `SignInThrottle` refuses them and says when to come back
-(the console).
+`LoginPace` makes attempts wait for their turn (brokers, the registry). `SignInThrottle` refuses them and says when to try
+again (the console).
 """
 
 from collections import OrderedDict
@@ -13,12 +13,12 @@ from barnabas.base.hosts import network_of
 
 E = TypeVar("E")
 
-#: Addresses or users that are remembered; those that failed longest ago are forgotten.
+#: Bound of remembered addresses or users. Those that failed longest ago are forgotten first.
 REMEMBERED_MAX: Final = 10_000
 
 
 class _Memory(Generic[E]):
-    """An entry for each address or user that failed, those that failed last at the end."""
+    """An entry for each address or user that failed, sorted by the last failure."""
 
     def __init__(self, make: Callable[[], E]) -> None:
         self._make = make
@@ -31,7 +31,7 @@ class _Memory(Generic[E]):
         return self._entries.get(key)
 
     def latest(self, key: str) -> E:
-        """The entry of one that fails now."""
+        """Return the entry for a failure that happens now; it moves to the end."""
         entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= REMEMBERED_MAX:
@@ -49,13 +49,13 @@ class _Memory(Generic[E]):
 
 # -- attempts that wait for their turn --------------------------------------------------------------------------------------
 
-#: Failures that are forgiven: a client with a wrong password in its settings tries a few times.
+#: Failures without a wait: a client with a wrong password in its settings tries a few times.
 FREE_FAILURES: Final = 20
-#: How long it takes until one failure is forgotten.
+#: Time after which one failure is forgotten.
 FORGOTTEN_AFTER_MS: Final = 500
-#: How much longer an attempt waits for each one before it.
+#: Extra wait for each attempt that waits before this one.
 STEP_MS: Final = 50
-#: Attempts of one address that wait at the same time; more are refused.
+#: Bound of attempts from one address that wait at the same time; more are refused.
 WAITING_MAX: Final = 100
 
 
@@ -71,18 +71,18 @@ class _Address:
 
 
 class LoginPace:
-    """After some failures the attempts of an address are evaluated one after the other.
+    """After some failures, evaluates the attempts from an address one after the other.
 
-    A wait before the answer alone (`connection.failed.authentication.delay.ms`) does not slow down a client that opens many
-    connections, or does not wait for the answer. Others at the same address wait as well, for seconds at most, and only as
-    long as the failures go on. Users have no such limit: anybody could lock them out. Owner: the event loop.
+    Kafka's delayed answer (`connection.failed.authentication.delay.ms`) does not slow down a client that opens many
+    connections, or does not wait for the answer. Other users at the same address wait too, but only for seconds, and only while
+    the failures continue. There is no limit per user, because then anyone could lock a user out. Owner: the event loop.
     """
 
     def __init__(self) -> None:
         self._addresses: _Memory[_Address] = _Memory(_Address)
 
     def wait_ms(self, host: str, now_ms: int) -> int | None:
-        """How long an attempt of this address must wait: `waited` is called when it has, or has gone. None: too many wait."""
+        """Return how long an attempt must wait; None if too many wait. Then call `waited` after the wait or a disconnect."""
         address = self._addresses.get(network_of(host))
         if address is None:
             return 0
@@ -107,12 +107,12 @@ class LoginPace:
 
 # -- attempts that are refused for a while -----------------------------------------------------------------------------------
 
-#: Failures without a wait: people mistype.
+#: Failures without a wait, because people mistype.
 FREE_SIGN_INS: Final = 3
 FIRST_WAIT_S: Final = 1.0
 ADDRESS_WAIT_MAX_S: Final = 300.0
 USER_WAIT_MAX_S: Final = 5.0
-#: After this long without a failure all is forgotten.
+#: Time without a failure after which all failures are forgotten.
 FORGET_S: Final = 900.0
 
 
@@ -129,10 +129,10 @@ class _Failures:
 
 
 class SignInThrottle:
-    """Failed sign-ins make the next ones wait: twice as long each time, by address and by user.
+    """Makes sign-ins wait after failures: twice as long each time, by address and by user.
 
-    A guesser is turned away at once instead of being kept waiting: an attempt that waits costs the service more than the
-    guesser. Waits by user are short, since anybody can make another user's name wait. Owner: the event loop.
+    An early attempt is refused at once, because a waiting attempt would cost the service more than the guesser. Waits by user
+    are short, since anyone can cause them for another user. Owner: the event loop.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class SignInThrottle:
         self._users: _Memory[_Failures] = _Memory(_Failures)
 
     def wait_s(self, address: str, user: str, now_s: float) -> float:
-        """How long until this address may try again for this user; 0: now."""
+        """Return how long this address must wait before it may try again for this user; 0: not at all."""
         by_address, by_user = self._addresses.get(network_of(address)), self._users.get(user)
         return max(
             by_address.wait_s(ADDRESS_WAIT_MAX_S, now_s) if by_address is not None else 0.0,
@@ -148,7 +148,7 @@ class SignInThrottle:
         )
 
     def tried(self, address: str, user: str, now_s: float) -> None:
-        """Counts a try as a failure until `succeeded` or `forgotten` says otherwise: many at once must not all be the first."""
+        """Count the try as a failure until `succeeded` or `forgotten`, so that parallel tries do not all count as the first."""
         for entry in (self._addresses.latest(network_of(address)), self._users.latest(user)):
             if now_s - entry.last_s > FORGET_S:
                 entry.count = 0
@@ -156,12 +156,13 @@ class SignInThrottle:
             entry.last_s = now_s
 
     def succeeded(self, address: str, user: str) -> None:
-        """The address keeps its other failures: the owner of one account gets no free guesses at the others by it."""
+        """Keep the address's other failures: otherwise the owner of one account could reset them while guessing other
+        accounts."""
         self._users.forget(user)
         _take_back(self._addresses, network_of(address))
 
     def forgotten(self, address: str, user: str) -> None:
-        """The cluster had no answer to this try."""
+        """Take back a try that the cluster did not answer."""
         _take_back(self._addresses, network_of(address))
         _take_back(self._users, user)
 

@@ -1,4 +1,4 @@
-"""The SASL state of a connection: which requests it accepts when, and how it handles tokens. Pure.
+"""The SASL state machine of a connection: the requests that it accepts in each state, and its handling of tokens. Pure.
 
     HANDSHAKE --handshake--> AUTHENTICATE --last token--> COMPLETE --handshake (re-authentication)--> AUTHENTICATE
                                   any failure --> FAILED, for good
@@ -13,11 +13,11 @@ from typing import Final
 
 from barnabas.wire.auth.exchange import SaslFailed, ServerExchange
 
-#: Kafka does not take a second authentication within this time for a re-authentication.
+#: As in Kafka, a second authentication within this time does not count as a re-authentication.
 REAUTHENTICATION_MIN_MS: Final = 1_000
 
 
-#: A client asks once, and again where it was newer than the broker. Kafka takes one that it can answer.
+#: A client sends ApiVersions once, and again if it was newer than the broker. Kafka accepts one that it can answer.
 VERSIONS_ASKED_MAX: Final = 3
 
 
@@ -29,7 +29,7 @@ class State(Enum):
 
 
 class RequestKind(Enum):
-    """What a session needs to know of a request."""
+    """The kinds of requests that a session distinguishes."""
 
     VERSIONS = "ApiVersions"
     HANDSHAKE = "SaslHandshake"
@@ -38,23 +38,23 @@ class RequestKind(Enum):
 
 
 class NotAdmitted(SaslFailed):
-    """A request that the state does not allow: the connection is closed."""
+    """The state does not allow the request: the connection is closed."""
 
 
 class IllegalState(SaslFailed):
-    """Asked to authenticate where that is not due: an answer, and the connection stays."""
+    """The client authenticates when it is not due. It gets an error, and the connection stays open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
     begin: Callable[[], ServerExchange]
-    #: `connections.max.reauth.ms`; 0: sessions do not end.
+    #: `connections.max.reauth.ms`; 0: sessions do not expire.
     reauth_ms_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The answer to a token. `user` is set by the last one."""
+    """The response to a token. Only the last one sets `user`."""
 
     token: bytes
     user: str | None = None
@@ -67,9 +67,9 @@ class SaslSession:
         self.state = State.HANDSHAKE
         self.mechanism: str | None = None
         self.user: str | None = None
-        #: Proved with a delegation token, by the last authentication.
+        #: Whether the last authentication used a delegation token.
         self.by_delegation_token = False
-        #: After a handshake of version 0, tokens come without a header.
+        #: After a handshake of version 0, tokens have no request header.
         self.takes_raw_tokens = False
         self._exchange: ServerExchange | None = None
         self._versions_asked = 0
@@ -85,7 +85,7 @@ class SaslSession:
         return self.state is State.COMPLETE
 
     def admit(self, kind: RequestKind, *, now_ms: int) -> None:
-        """Raises `NotAdmitted` for what may not come now."""
+        """Raise `NotAdmitted` if the request is not allowed now."""
         state = self.state
         if state is State.COMPLETE:
             expired = self._expires_at_ms is not None and now_ms >= self._expires_at_ms
@@ -97,7 +97,7 @@ class SaslSession:
             if kind is RequestKind.VERSIONS:
                 self._versions_asked += 1
                 if self._versions_asked > VERSIONS_ASKED_MAX:
-                    raise NotAdmitted("ApiVersions again and again before SASL handshake.")
+                    raise NotAdmitted("Too many ApiVersions requests before SASL handshake.")
         elif state is State.AUTHENTICATE:
             if kind is not RequestKind.AUTHENTICATE:
                 raise NotAdmitted("Unexpected Kafka request during SASL authentication.")
@@ -149,7 +149,7 @@ class SaslSession:
         return Accepted(answer, user, lifetime_ms or 0)
 
     def _lifetime_ms(self, exchange: ServerExchange, wall_ms: int) -> int | None:
-        """The shorter of what the broker and what the credential allow; None where neither sets an end."""
+        """Return the shorter limit of the broker's and the credential's; None if neither has one."""
         assert self.mechanism is not None
         limits = []
         if (reauth_ms := self._mechanisms[self.mechanism].reauth_ms_max) > 0:

@@ -1,7 +1,7 @@
-"""Passwords among dynamic settings, encrypted as Kafka keeps them in ZooKeeper (`password.encoder.*`).
+"""Encrypt passwords among dynamic settings as Kafka does in ZooKeeper (`password.encoder.*`).
 
-The text names everything that decoding needs but the secret (salt, iterations, algorithms, initialization vector), so that
-either side may change its algorithms. Needs the package cryptography.
+The text has everything for decoding except the secret (salt, iterations, algorithms, initialization vector), so either side
+can change its algorithms. Needs the package cryptography.
 """
 
 import base64
@@ -28,7 +28,7 @@ _SALT_BYTES: Final = 256
 _BLOCK_BYTES: Final = 16
 _TAG_BYTES: Final = 16
 _GCM_NONCE_BYTES: Final = 12
-#: What an encoded text may ask for at most: it comes from ZooKeeper, and must not hold up a broker for minutes.
+#: Bound for a text from ZooKeeper: more iterations could block a broker for minutes.
 _ITERATIONS_MAX: Final = 10_000_000
 
 
@@ -42,7 +42,7 @@ class PasswordEncoder:
         key_bits: int = 128,
         iterations: int = 4096,
     ) -> None:
-        """:raises ConfigError: for an algorithm that is not known."""
+        """:raises ConfigError: if an algorithm is unknown."""
         self._secret = secret.encode()
         self._key_factory = key_factory or "PBKDF2WithHmacSHA512"
         self._cipher = cipher
@@ -82,7 +82,7 @@ class PasswordEncoder:
         return ",".join(f"{name}:{value}" for name, value in fields.items())
 
     def decode(self, encoded: str) -> str:
-        """:raises ConfigError: that tells nothing of the text."""
+        """:raises ConfigError: revealing nothing of the text."""
         fields = dict(part.partition(":")[::2] for part in encoded.split(","))
         try:
             iterations, key_bits = int(fields["iterations"]), int(fields["keyLength"])
@@ -98,7 +98,7 @@ class PasswordEncoder:
             if len(password.encode("utf-16-le")) // 2 != int(fields["passwordLength"]):
                 raise ValueError("the length does not match")
         except (KeyError, ValueError):
-            # Not chained: the cause may quote what it could not read.
+            # Not chained: the cause may quote what it could not decode.
             raise ConfigError(
                 "a password from ZooKeeper could not be decoded: is password.encoder.secret the one it was encoded with?"
             ) from None

@@ -1,6 +1,6 @@
-"""The SASL mechanisms that exist, on both sides. A mechanism registers itself: see the package `mechanisms`.
+"""The SASL mechanisms, on both sides. A mechanism registers itself: see the package `mechanisms`.
 
-A side is made once from settings, which it checks, and then begins an exchange for each authentication.
+A side is built once from settings, which it checks. It then begins an exchange for each authentication.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,44 +19,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeySetSettings:
-    """Where the keys are that sign tokens, and how often they are loaded again."""
+    """The URL of the keys that sign tokens, and how often they are loaded again."""
 
     url: str
     refresh_ms: int
     backoff_ms: int
     backoff_max_ms: int
-    #: What the operator calls it, in errors and logs.
+    #: The setting's name, for errors and logs.
     setting: str = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 class ListenerSasl(Protocol):
-    """What the server side of a mechanism gets: the settings of its listener, and what the broker knows."""
+    """What the server side of a mechanism can use: the settings of its listener, and the broker's state."""
 
     @property
     def listener(self) -> str: ...
 
     def setting(self, name: str) -> Value:
-        """The listener's value for this mechanism, or the listener's, or the broker's."""
+        """Return the listener's value for this mechanism, else the listener's, else the broker's."""
         ...
 
     def jaas(self) -> JaasEntry:
-        """:raises ConfigError: where `sasl.jaas.config` is not set, or cannot be read."""
+        """:raises ConfigError: if `sasl.jaas.config` is not set, or cannot be parsed."""
         ...
 
     def now_ms(self) -> int:
-        """By the wall clock."""
+        """Return wall-clock time."""
         ...
 
     def scram_credential(self, mechanism: "ScramMechanism", user: str) -> "ScramCredential | None": ...
     def delegation_token(self, mechanism: "ScramMechanism", token_id: str) -> "TokenCredential | None": ...
 
     def key_set(self, settings: KeySetSettings) -> "Callable[[Jwt], None]":
-        """What raises `InvalidToken` unless a key of the set has signed the token."""
+        """Return a function that raises `InvalidToken` unless a key of the set has signed the token."""
         ...
 
 
 class Tokens(Protocol):
-    """Where a login's tokens come from. To get one may block: a caller on an event loop gets it on a thread first."""
+    """The source of a login's tokens. Getting one may block, so a caller on an event loop does it on a thread."""
 
     @property
     def is_fresh(self) -> bool: ...
@@ -76,12 +76,12 @@ ClientSide = Callable[[Mapping[str, str]], Login]
 
 _servers: Final[dict[str, ServerSide]] = {}
 _clients: Final[dict[str, ClientSide]] = {}
-#: Settings of a broker that its own logins at other brokers need, in the order in which mechanisms registered.
+#: The settings that a broker's own logins at other brokers need, in the order in which mechanisms registered.
 _login_settings: Final[dict[str, None]] = {"sasl.jaas.config": None}
 
 
 def server_side(*names: str) -> Callable[[ServerSide], ServerSide]:
-    """Registers how a listener's settings become what begins exchanges."""
+    """Register the function that turns a listener's settings into one that begins exchanges."""
 
     def register(side: ServerSide) -> ServerSide:
         _servers.update(dict.fromkeys(names, side))
@@ -91,7 +91,7 @@ def server_side(*names: str) -> Callable[[ServerSide], ServerSide]:
 
 
 def client_side(*names: str, settings: tuple[str, ...] = ()) -> Callable[[ClientSide], ClientSide]:
-    """Registers how a client's settings become a login. `settings` are those that it reads besides `sasl.jaas.config`."""
+    """Register how a client's settings become a login. `settings` are those that it reads besides `sasl.jaas.config`."""
 
     def register(side: ClientSide) -> ClientSide:
         _clients.update(dict.fromkeys(names, side))
@@ -102,7 +102,7 @@ def client_side(*names: str, settings: tuple[str, ...] = ()) -> Callable[[Client
 
 
 def _load() -> None:
-    """Imported at the first use, because the mechanisms import this module."""
+    """Import the mechanisms at the first use, because they import this module."""
     import barnabas.wire.auth.mechanisms  # noqa: F401  # each registers itself
 
 
@@ -112,7 +112,7 @@ def login_settings() -> tuple[str, ...]:
 
 
 def server_of(name: str, sasl: ListenerSasl) -> Callable[[], ServerExchange]:
-    """:raises ConfigError: for an unknown mechanism, or one whose settings are missing."""
+    """:raises ConfigError: if the mechanism is unknown or its settings are missing."""
     _load()
     side = _servers.get(name)
     if side is not None:
@@ -127,7 +127,7 @@ def server_of(name: str, sasl: ListenerSasl) -> Callable[[], ServerExchange]:
 
 
 def login_of(settings: Mapping[str, str]) -> tuple[str, Login]:
-    """The mechanism that `sasl.mechanism` names, and the login. :raises ConfigError: for settings that cannot work."""
+    """Return the mechanism in `sasl.mechanism`, and the login. :raises ConfigError: if the settings are wrong."""
     mechanism = settings.get("sasl.mechanism", "GSSAPI")
     _load()
     side = _clients.get(mechanism)
@@ -138,7 +138,7 @@ def login_of(settings: Mapping[str, str]) -> tuple[str, Login]:
 
 
 def user_and_password(settings: Mapping[str, str]) -> JaasEntry:
-    """The JAAS line of a mechanism with a user and a password. :raises ConfigError: where it lacks them."""
+    """Return the JAAS line of a mechanism with user and password. :raises ConfigError: if it lacks them."""
     text = settings.get("sasl.jaas.config")
     if text is None:
         mechanism = settings.get("sasl.mechanism")

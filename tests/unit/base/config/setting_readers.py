@@ -1,7 +1,7 @@
-"""Who reads a setting: the source is searched for code that takes the value and does something with it.
+"""Find the readers of a setting: code that takes the value and uses it.
 
-A declaration is not a reader, nor is a check of the value, nor a tool that writes or shows settings, nor a copy into a field
-that nobody reads.
+Not readers: a declaration, a check of the value, a tool that writes or shows settings, and a copy into a field that is never
+read.
 """
 
 import ast
@@ -12,23 +12,23 @@ from typing import TypeGuard
 
 SRC = Path(__file__).resolve().parents[4] / "src" / "barnabas"
 
-#: What a variable or attribute that holds a `BrokerConfig` or a `LogConfig` is called.
+#: Names of variables and attributes that hold a `BrokerConfig` or a `LogConfig`.
 HOLDERS = frozenset({"config", "_config", "broker", "before", "after"})
 #: Packages that declare, check, write or show settings.
 NOT_READERS = ("base/config/", "cli/", "services/console/", "spark/", "testing/")
-#: The client has settings of its own, with some of the same names. These are the parts with which brokers log in.
+#: The client has its own settings, some with the same names. These are the parts with which brokers log in.
 CLIENT_READERS = ("client/oauth_login.py", "client/security.py")
 
 
 @dataclass(slots=True)
 class Readers:
-    #: Attributes taken from a holder, and then used.
+    #: Attributes that are taken from a holder and then used.
     attributes: set[str] = field(default_factory=set)
-    #: All attributes that somebody loads, from whatever.
+    #: All attributes that are loaded, from any object.
     loaded: set[str] = field(default_factory=set)
     #: Settings named in full, in a call or as an index.
     names: set[str] = field(default_factory=set)
-    #: All that is written out, wherever.
+    #: All literals.
     literals: set[object] = field(default_factory=set)
 
 
@@ -47,7 +47,7 @@ def readers(modules: Iterable[tuple[str, ast.Module]]) -> Readers:
     found = Readers()
     for nodes in walked.values():
         for node in nodes:
-            # `Parts(max_size=config.max_size)` is no reader of the field `max_size`.
+            # `Parts(max_size=config.max_size)` does not read the field `max_size`.
             if _is_load(node) and (node not in copied or not _is_holder(node.value)):
                 found.loaded.add(node.attr)
             elif isinstance(node, ast.Constant):
@@ -57,7 +57,7 @@ def readers(modules: Iterable[tuple[str, ast.Module]]) -> Readers:
             continue
         for node in nodes:
             if node in copied and copied[node] not in found.loaded:
-                continue  # copied in vain
+                continue  # a copy that is never read
             if _is_load(node) and _is_holder(node.value):
                 found.attributes.add(node.attr)
             else:
@@ -93,7 +93,7 @@ def _names_in(node: ast.AST) -> Iterator[str]:
 
 
 def _fields(walked: Iterable[list[ast.AST]]) -> dict[str, list[str]]:
-    """The annotated fields of each class of data, in their order."""
+    """The annotated fields of each dataclass, in their order."""
     return {
         node.name: [
             each.target.id
@@ -111,7 +111,7 @@ def _is_init(node: ast.stmt) -> bool:
 
 
 def _copies(nodes: list[ast.AST], fields: dict[str, list[str]]) -> Iterator[tuple[str, ast.expr]]:
-    """What is put into the fields of classes of data: the field and the expression."""
+    """The values that are put into the fields of dataclasses: the field and the expression."""
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     maker = {call: owner.name for owner in classes for call in ast.walk(owner) if _calls(call, "cls")}
     for call in nodes:

@@ -1,4 +1,4 @@
-"""A broker's settings: parsed, resolved, and refused where they do not fit together."""
+"""A broker's settings: parsed, resolved, and refused if they contradict each other."""
 
 from collections.abc import Mapping
 
@@ -89,7 +89,7 @@ def test_retention_comes_from_the_finest_unit_that_is_set(given: dict[str, str],
         ),
     ],
 )
-def test_attribute_holds_what_comes_out_of_the_settings(
+def test_attribute_has_the_value_computed_from_the_settings(
     given: dict[str, str], attribute: str, expected: object
 ) -> None:
     assert getattr(parse(given), attribute) == expected
@@ -151,7 +151,7 @@ def test_unknown_names_are_kept_as_they_came() -> None:
     assert parse({"my.plugin.setting": "x"}).originals["my.plugin.setting"] == "x"
 
 
-def test_repr_hides_secrets_and_what_may_be_one() -> None:
+def test_repr_hides_secrets_and_possible_secrets() -> None:
     config = parse(
         {
             "ssl.key.password": "hunter2",

@@ -1,4 +1,4 @@
-"""Text to value and back, by Kafka's rules."""
+"""Conversion of text to values and back, by Kafka's rules."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_text_of_the_wrong_kind_is_refused_in_kafkas_words(kind: ValueType, raw:
         ),
     ],
 )
-def test_value_out_of_bounds_is_refused_with_what_would_do(name: str, raw: str, message: str) -> None:
+def test_value_out_of_bounds_is_refused_with_the_valid_range(name: str, raw: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         TOPIC_SETTINGS[name].parse(raw)
     assert str(refused.value) == message

@@ -1,4 +1,4 @@
-"""What DescribeConfigs answers."""
+"""The response of DescribeConfigs."""
 
 from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.base.config.definitions import extra
@@ -44,7 +44,7 @@ def test_every_topic_setting_is_described() -> None:
     assert all(entry.synonyms == () and entry.documentation is None for entry in entries)
 
 
-def test_topics_value_comes_with_all_that_it_wins_over() -> None:
+def test_topics_value_comes_with_the_values_that_it_overrides() -> None:
     config = dynamic({"log.segment.bytes": "100"})
     config.set_cluster_default({"log.segment.bytes": "200"})
     config.set_broker({"log.segment.bytes": "300"})
@@ -64,7 +64,7 @@ def test_topics_value_comes_with_all_that_it_wins_over() -> None:
 
 
 def test_retention_in_hours_shows_as_kafka_shows_it() -> None:
-    # Kafka drops what comes before log.retention.ms itself, so a file's hours leave no trace but the value.
+    # Kafka drops what precedes log.retention.ms itself, so a file's hours only show in the value.
     entry = one_topic(dynamic({"log.retention.hours": "1"}), "retention.ms")
     assert (entry.value, entry.source, entry.synonyms) == ("3600000", DEFAULT, ())
     entry = one_topic(dynamic({"log.retention.hours": "1", "log.retention.ms": "5"}), "retention.ms")
@@ -93,7 +93,7 @@ def test_every_broker_setting_is_described_but_internal_and_foreign_ones() -> No
     assert shown - described == {"log.initial.task.delay.ms", "super.users"}
 
 
-def test_broker_entry_says_whether_it_may_change_and_where_it_is_from() -> None:
+def test_broker_entry_has_its_update_mode_and_its_source() -> None:
     config = dynamic({"num.partitions": "3"})
     fixed = one_broker(config, "num.partitions")
     assert (fixed.value, fixed.read_only, fixed.source) == ("3", True, STATIC)

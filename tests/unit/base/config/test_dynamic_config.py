@@ -55,7 +55,7 @@ def test_limits_that_no_file_can_hold_come_dynamically() -> None:
     assert config.broker.leader_replication_throttled_rate == 7
 
 
-def test_subscribers_are_told_of_changes_and_only_of_changes() -> None:
+def test_subscribers_get_changes_and_only_changes() -> None:
     config = dynamic()
     seen: list[tuple[int, int]] = []
     end = config.subscribe(lambda old, new: seen.append((old.max_connections, new.max_connections)))
@@ -79,7 +79,7 @@ def test_subscriber_sees_the_new_settings_everywhere() -> None:
     assert seen == [True]
 
 
-def test_topic_subscribers_are_told_of_their_own_and_of_the_brokers_changes() -> None:
+def test_topic_subscribers_get_changes_of_topics_and_of_the_broker() -> None:
     config = dynamic()
     seen: list[tuple[str, int]] = []
 
@@ -344,7 +344,7 @@ def test_alter_configs_replaces_everything() -> None:
         replacement([("a", None)])
 
 
-def test_client_is_told_which_resource_has_the_bad_value() -> None:
+def test_error_names_the_resource_with_the_bad_value() -> None:
     refused = invalid_value("TOPIC", "t", ConfigError("Invalid value x for configuration y"))
     assert refused.code is ErrorCode.INVALID_CONFIG
     assert refused.message == (

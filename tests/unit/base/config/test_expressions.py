@@ -9,7 +9,7 @@ from barnabas.base.expressions import BadExpression, compile_expression
     ("expression", "reason"),
     [("a[", "missing ]: ["), ("(", "missing ): ("), ("a{3000}", "invalid repetition size: {3000}")],
 )
-def test_broken_expression_is_told_in_words_and_to_its_sender_alone(
+def test_error_of_a_broken_expression_goes_only_to_its_sender(
     capfd: pytest.CaptureFixture[str], expression: str, reason: str
 ) -> None:
     with pytest.raises(BadExpression) as broken:

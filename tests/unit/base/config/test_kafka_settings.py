@@ -1,4 +1,4 @@
-"""The table of settings against the facts that Apache Kafka 3.9.1 itself gave (kafka_3_9_settings.json)."""
+"""The table of settings, compared with facts from Apache Kafka 3.9.1 itself (kafka_3_9_settings.json)."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ PYTHON_TYPES = {
     ValueType.CLASS: str,
     ValueType.PASSWORD: Password,
 }
-#: Attributes that hold what comes out of several settings, or of structured text.
+#: Attributes that are computed from several settings, or parsed from structured text.
 RESOLVED = {
     "listeners",
     "advertised.listeners",
@@ -79,7 +79,7 @@ def test_types_defaults_and_importance_are_kafkas(kind: str) -> None:
     theirs = {
         fact["name"]: (fact["type"], fact["default"], fact["importance"], fact["internal"]) for fact in FACTS[kind]
     }
-    # A map in Java has no order of its own.
+    # Java's maps have no order.
     for table in (ours, theirs):
         if "listener.security.protocol.map" in table:
             kept = table["listener.security.protocol.map"]

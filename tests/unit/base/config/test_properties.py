@@ -59,7 +59,7 @@ def test_broken_escape_is_refused_with_its_line() -> None:
 
 
 @given(st.dictionaries(st.text(), st.text()))
-def test_what_is_written_is_read_again(properties: dict[str, str]) -> None:
+def test_written_properties_are_read_again(properties: dict[str, str]) -> None:
     assert parse(format_properties(properties)) == properties
 
 
@@ -83,7 +83,7 @@ def test_override_without_name_or_value_is_refused(argument: str) -> None:
         parse_overrides([argument])
 
 
-def test_file_that_is_not_there_is_named_in_one_line(tmp_path: Path) -> None:
+def test_missing_file_is_named_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*absent\.properties: No such file or directory$"):
         load(str(tmp_path / "absent.properties"))
 
@@ -126,8 +126,8 @@ def test_variables_stay_where_no_provider_is_configured() -> None:
 
 
 @pytest.mark.parametrize("allowed", ["none", "", PROVIDER + "FileConfigProvider"])
-def test_providers_can_be_switched_off_for_whoever_takes_settings_from_others(allowed: str) -> None:
-    """As in Kafka since CVE-2024-31141: who may give a program its client's settings could read its files and variables."""
+def test_providers_can_be_switched_off_for_untrusted_settings(allowed: str) -> None:
+    """As in Kafka since CVE-2024-31141: a peer that provides a client's settings could otherwise read files and variables."""
     switch = {"KAFKA_OPTS": f"-Xmx1g -Dorg.apache.kafka.automatic.config.providers={allowed} -Dx=y", "SECRET": "1"}
     env = {"config.providers": "env", "config.providers.env.class": PROVIDER + "EnvVarConfigProvider"}
     with pytest.raises(ConfigError, match="EnvVarConfigProvider is not allowed: KAFKA_OPTS has"):
@@ -136,7 +136,7 @@ def test_providers_can_be_switched_off_for_whoever_takes_settings_from_others(al
     assert resolve_variables({**env, "a": "${env:SECRET}"}, {**switch, **named})["a"] == "1"
 
 
-def test_provider_reads_only_what_it_is_allowed(tmp_path: Path) -> None:
+def test_provider_reads_only_allowed_paths_and_names(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "p").write_text("key=1")
     (tmp_path / "closed").write_text("key=2")
@@ -171,12 +171,12 @@ def test_path_for_the_environment_is_refused() -> None:
         resolve_variables(providers(a="${env:path:KEY}"), {})
 
 
-def test_file_of_a_provider_that_is_not_there_is_refused() -> None:
+def test_missing_file_of_a_provider_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot read /nowhere"):
         resolve_variables(providers(a="${file:/nowhere:key}"), {})
 
 
-def test_pattern_of_a_provider_that_is_none_is_refused() -> None:
+def test_invalid_pattern_of_a_provider_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"allowlist\.pattern=\(: "):
         resolve_variables(providers(**{"config.providers.env.param.allowlist.pattern": "("}), {})
 

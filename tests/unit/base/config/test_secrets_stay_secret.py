@@ -1,4 +1,4 @@
-"""No password-typed setting shows its value: not in DescribeConfigs, not in an error, not in a text of the settings."""
+"""Settings of the type password never show their values: not in DescribeConfigs, in errors, or in texts of the settings."""
 
 import logging
 

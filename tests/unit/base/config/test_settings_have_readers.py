@@ -1,4 +1,4 @@
-"""A setting that claims an effect has code that reads it; one without such code says why it has no effect."""
+"""A setting with an effect has code that reads it; a setting without such code says why it has no effect."""
 
 import ast
 import inspect
@@ -17,7 +17,7 @@ from barnabas.base.config.log_config import LogConfig
 from barnabas.base.config.settings import BrokerSettings
 from tests.unit.base.config.setting_readers import Readers, readers, sources
 
-#: Settings that are folded into another one when the configuration is parsed: who reads that one reads them.
+#: Settings that are folded into another one when the configuration is parsed. Reading that one counts.
 FOLDED: Final = {
     "log.dir": "log.dirs",
     "node.id": "broker.id",
@@ -25,13 +25,13 @@ FOLDED: Final = {
     "delegation.token.master.key": "delegation.token.secret.key",
     "message.timestamp.difference.max.ms": "message.timestamp.before.max.ms",
 }
-#: Settings whose whole effect is that a broker does not start with a value of the other one outside of these bounds.
+#: Settings whose only effect is that a broker does not start if the other setting is outside these bounds.
 BOUNDS: Final = {
     f"group.consumer.{end}.{what}": f"group.consumer.{what}"
     for end in ("min", "max")
     for what in ("session.timeout.ms", "heartbeat.interval.ms")
 }
-#: Attributes that hold several settings' outcome for the topics' defaults, and for the checks at start.
+#: Attributes computed from several settings, for the topics' defaults and the checks at the start.
 RESOLVED_FOR_TOPICS: Final = {
     "log_roll_ms",
     "log_roll_jitter_ms",
@@ -52,7 +52,7 @@ def read_in(code: str, *more: str) -> Readers:
 
 
 def topic_settings_read(found: Readers) -> set[str]:
-    """By a field, by a property of `LogConfig` that uses the field, or by another field into which it is folded."""
+    """Return whether a field, a property of `LogConfig`, or another field that it is folded into is read."""
     fields = set(found.attributes)
     for name, value in vars(LogConfig).items():
         if isinstance(value, property) and name in found.loaded:
@@ -83,7 +83,7 @@ def test_every_topic_setting_that_claims_an_effect_has_a_reader() -> None:
 
 
 def test_no_setting_with_a_reader_claims_to_have_no_effect() -> None:
-    """But for those that are refused where they would have one."""
+    """Except for settings that are refused where they would have an effect."""
     refused = {"sasl.kerberos.service.name"}
     idle = {name for name, each in BROKER_SETTINGS.items() if not each.is_effective}
     assert sorted((idle & broker_settings_read(of_the_source())) - refused) == []
@@ -98,7 +98,7 @@ def test_every_typed_attribute_is_read() -> None:
     assert sorted(attributes - of_the_source().attributes) == []
 
 
-# -- the search itself: what it takes for a reader, and what it does not ----------------------------------------------
+# -- the search itself: code that counts as a reader, and code that does not ------------------------------------------
 
 
 def test_attribute_of_a_configuration_is_a_reader() -> None:
@@ -116,7 +116,7 @@ def test_full_name_in_a_call_or_as_an_index_is_a_reader_and_in_a_list_it_is_not(
     assert "ssl.protocol" not in read_in('PASSED_ON = ("ssl.protocol", "ssl.client.auth")').names
 
 
-def test_copy_into_a_field_counts_only_if_somebody_reads_the_field() -> None:
+def test_copy_into_a_field_counts_only_if_the_field_is_read() -> None:
     parts = "class Parts:\n    size: int\n    other: int\n\n    @classmethod\n    def of(cls, config):\n"
     copied = parts + "        return cls(size=config.group_max_size, other=config.broker_id)\n"
     assert read_in(copied, "use(parts.size)").attributes == {"group_max_size"}

@@ -1,4 +1,4 @@
-"""A topic's settings over a broker's."""
+"""A topic's settings, and the broker's for the rest."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_topic_has_its_own_value_or_the_brokers(
     assert getattr(log_config(config, overrides), field) == expected
 
 
-def test_log_config_answers_what_a_log_asks() -> None:
+def test_log_config_derives_the_values_for_a_log() -> None:
     config = log_config(broker(), {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
     assert config.is_compacted
     assert not config.is_deleted_by_retention
@@ -112,7 +112,7 @@ TIERING = {
 }
 
 
-def test_tiering_is_switched_off_only_with_what_is_in_the_tier() -> None:
+def test_tiering_is_switched_off_only_with_deletion_of_remote_data() -> None:
     with pytest.raises(Refused, match="invalid to disable remote storage without deleting"):
         validate_topic_config(broker(), {}, existing={"remote.storage.enable": "true"})
     goes = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}

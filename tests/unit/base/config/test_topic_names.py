@@ -12,7 +12,7 @@ def test_name_that_no_topic_can_have_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
-def test_name_that_a_topic_can_have_is_taken(name: str) -> None:
+def test_valid_topic_name_is_accepted(name: str) -> None:
     check_topic_name(name)
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
-from barnabas.base.config.usage import broker_notices, closest, without_effect
+from barnabas.base.config.usage import broker_notices, meant_setting, without_effect
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -16,12 +16,12 @@ def test_setting_without_effect_is_named() -> None:
     ]
 
 
-def test_unknown_name_is_named_with_what_was_meant() -> None:
+def test_notice_of_an_unknown_name_offers_the_nearest_one() -> None:
     assert broker_notices(["log.retention.hour", "x"]) == [
         "log.retention.hour is not a known setting and is ignored; did you mean log.retention.hours?",
         "x is not a known setting and is ignored",
     ]
-    assert closest("listener.name.internal.max.connection") == "max.connections"
+    assert meant_setting("listener.name.internal.max.connection") == "; did you mean max.connections?"
 
 
 def test_known_names_with_prefixes_pass_in_silence() -> None:

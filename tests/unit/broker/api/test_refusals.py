@@ -30,7 +30,7 @@ ERRORS = (
 
 
 def handlers() -> Iterator[ApiHandler]:
-    """Of all families, without a broker: what a family serves and refuses is known by its class."""
+    """Yield the handlers of all families, without a broker: the class of a family defines its APIs and refusals."""
     modules = [f"{api.__name__}.{module.name}" for module in pkgutil.iter_modules(api.__path__)]
     for name in (*modules, "barnabas.broker.features.link.api"):
         for kind in vars(importlib.import_module(name)).values():

@@ -1,4 +1,5 @@
-"""A broker that starts leads its partitions before it knows the cluster's topics. Nobody hears that they do not exist."""
+"""A starting broker leads its partitions before it knows the cluster's topics. Clients do not get errors about missing
+topics."""
 
 import asyncio
 from pathlib import Path

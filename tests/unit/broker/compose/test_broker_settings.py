@@ -32,7 +32,7 @@ from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookee
 
 
 async def test_a_topic_with_a_value_that_cannot_be_used_hides_no_other(tmp_path: Path) -> None:
-    """Somebody else has written it: a tool, or a broker that knows other values."""
+    """Another client has written it: a tool, or a broker that knows other values."""
 
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker, session(ensemble) as other:
         async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}")) as client:

@@ -1,4 +1,4 @@
-"""What a broker that starts does before it has its place in the cluster, and what it does not."""
+"""A starting broker before it has joined the cluster: which requests it serves, and which it does not."""
 
 import asyncio
 import logging
@@ -75,8 +75,9 @@ async def unanswered(answers: list[asyncio.Task[ApiMessage]]) -> bool:
 def test_requests_meant_for_the_broker_that_died_are_refused_by_its_successor(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It waits for the registration of its former self to go. Until then it obeys nobody: a controller that takes the
-    dead broker for alive would make it leader in the old epoch, without the records that a power cut took from it."""
+    """It waits until the registration of its former process is gone. Until then it accepts no controller's request: a
+    controller that takes the dead process for alive would make it leader in the old epoch, without the records that a power cut
+    took."""
 
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as controller, session(ensemble) as former:
@@ -130,11 +131,11 @@ async def test_settings_in_zookeeper_hold_from_the_start_of_a_broker(tmp_path: P
             assert broker.pipeline.elements_max == 4321
 
 
-async def test_broker_that_the_controller_does_not_reach_says_what_it_waits_for(
+async def test_broker_without_metadata_logs_that_it_waits_for_the_controller(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a wrong advertised address a broker waited without a word."""
-    monkeypatch.setattr(readiness, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(readiness, "WARN_AFTER_S", 0.0)
 
     async with zookeeper() as ensemble, session(ensemble) as controller:
         await create_top_level_paths(controller)

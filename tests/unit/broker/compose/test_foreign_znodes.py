@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
-#: Not JSON, not an object, lacking everything, and of every wrong kind in every place that somebody reads.
+#: Not JSON, not an object, without any field, and of every wrong kind, for every znode that a broker reads.
 GARBAGE = {
     "empty": b"",
     "bytes": b"\xff\xfe\x00",
@@ -116,7 +116,7 @@ async def test_broker_starts_and_serves_whatever_others_have_written(tmp_path: P
                 await zk.create(path, garbage, sequence=True)
             for path in (paths.broker_id(8), paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION):
                 await put(zk, path, garbage)
-            # What is right is still done.
+            # The correct znodes still take effect.
             async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}", {})) as client:
                 await topic_admin.create_topics(client, [topic_admin.NewTopic(name="fine", partitions=1)])
             await ConfigStore(zk, SystemClock()).write(paths.TOPICS, "fine", {"retention.ms": "12345"})

@@ -1,4 +1,4 @@
-"""What a broker answers in versions of long ago, and to requests that Kafka's own tests ask."""
+"""A broker's answers in very old versions, and to requests of Kafka's own tests."""
 
 import asyncio
 import errno
@@ -67,7 +67,7 @@ async def fetch(broker: Broker, topic: str, *, version: int) -> PartitionData:
     return answer
 
 
-async def test_consumer_that_does_not_know_zstd_is_told_so_and_gets_no_bytes(tmp_path: Path) -> None:
+async def test_consumer_that_does_not_know_zstd_gets_an_error_and_no_bytes(tmp_path: Path) -> None:
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
         await create(broker, "z", compression_type="zstd")
         assert await produce(broker, "z") == ErrorCode.NONE
@@ -78,10 +78,10 @@ async def test_consumer_that_does_not_know_zstd_is_told_so_and_gets_no_bytes(tmp
 
 
 @pytest.mark.parametrize(
-    ("version", "told"), [(5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)]
+    ("version", "expected"), [(5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)]
 )
 async def test_consumer_that_does_not_know_failed_disks_looks_for_another_leader(
-    tmp_path: Path, version: int, told: ErrorCode
+    tmp_path: Path, version: int, expected: ErrorCode
 ) -> None:
     settings = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, settings) as broker:
@@ -89,10 +89,10 @@ async def test_consumer_that_does_not_know_failed_disks_looks_for_another_leader
         assert await produce(broker, "t") == ErrorCode.NONE
         [log] = [each for each in broker.logs if each.partition.topic == "t"]
         broker.logs.fail_dir(log.log_dir, OSError(errno.EIO, "broken"))
-        assert (await fetch(broker, "t", version=version)).error_code == told
+        assert (await fetch(broker, "t", version=version)).error_code == expected
 
 
-async def test_move_to_another_directory_says_what_keeps_it_from_beginning(tmp_path: Path) -> None:
+async def test_move_to_another_directory_is_kept_or_refused_as_in_kafka(tmp_path: Path) -> None:
     """As Kafka's AlterReplicaLogDirsRequestTest: a wish for a topic that is not there yet is kept for when it is made."""
     first, second, third = (str(tmp_path / name) for name in "abc")
 
@@ -155,7 +155,7 @@ async def test_resource_that_is_altered_twice_in_one_request_stays_as_it_was(tmp
         assert result.configs[0].value == "1000"
 
 
-async def test_topic_is_made_again_at_once_by_who_creates_it_and_not_by_who_asks_for_it(tmp_path: Path) -> None:
+async def test_deleted_topic_is_created_again_by_create_topics_and_not_by_metadata(tmp_path: Path) -> None:
     """As with KRaft. A test of kafka-go deletes topics, and asks whether they are gone, with creation allowed."""
 
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
@@ -172,7 +172,7 @@ async def test_topic_is_made_again_at_once_by_who_creates_it_and_not_by_who_asks
         assert asyncio.get_running_loop().time() - began_s < FORMER_TOPIC_WAIT_S / 2
 
 
-async def test_topic_that_a_client_asks_for_is_made_and_told_with_its_leader(tmp_path: Path) -> None:
+async def test_topic_in_a_metadata_request_is_created_and_answered_with_its_leader(tmp_path: Path) -> None:
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
         asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
         [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics

@@ -58,7 +58,7 @@ def error_codes(message: Message) -> Iterator[int]:
                 yield from error_codes(each)
 
 
-def test_refused_request_is_told_so_in_every_version(tmp_path: Path) -> None:
+def test_refused_request_gets_its_error_in_every_version(tmp_path: Path) -> None:
     """A client that sees nothing takes it for an answer: that there is no committed offset, or nothing to fetch."""
     silent = set()
 

@@ -1,4 +1,4 @@
-"""A broker whose ZooKeeper is away: who needs it is told so, and the broker still stops when it is told to."""
+"""A broker whose ZooKeeper is unavailable: requests that need it get an error, and the broker can still be stopped."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ TEN_MINUTES_MS = "600000"
 
 
 @pytest.fixture
-def nobody_there() -> Iterator[str]:
+def unused_address() -> Iterator[str]:
     """An address that refuses connections."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -64,7 +64,7 @@ async def test_requests_that_need_zookeeper_are_refused_with_the_reason_and_serv
         code, message = await create(broker, "caught-by-it")
         assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None
         assert f"ZooKeeper cannot be reached: {address} has not answered since 20" in message
-        assert "may still be done" in message
+        assert "may still be carried out" in message
         code, message = await create(broker, "later")
         assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None and "nothing was changed" in message
         read = DescribeUserScramCredentialsRequest(users=None)
@@ -83,19 +83,19 @@ async def test_requests_that_need_zookeeper_are_refused_with_the_reason_and_serv
         try:
             while (await create(broker, "later"))[0] is ErrorCode.REQUEST_TIMED_OUT:
                 await asyncio.sleep(0.05)
-            assert broker.metadata.topic("caught-by-it") is not None, "what was sent before is still carried out"
+            assert broker.metadata.topic("caught-by-it") is not None, "a request sent before is still carried out"
         finally:
             broker.stop()
             await back.stop()
 
 
-def test_broker_that_waits_for_zookeeper_says_so_and_stops_when_told(
-    tmp_path: Path, nobody_there: str, caplog: pytest.LogCaptureFixture
+def test_broker_that_waits_for_zookeeper_logs_it_and_can_be_stopped(
+    tmp_path: Path, unused_address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
         broker = Broker(
             {
-                "zookeeper.connect": nobody_there,
+                "zookeeper.connect": unused_address,
                 "zookeeper.connection.timeout.ms": TEN_MINUTES_MS,
                 "broker.id": "1",
                 "listeners": f"{LISTENER}://127.0.0.1:0",
@@ -103,7 +103,7 @@ def test_broker_that_waits_for_zookeeper_says_so_and_stops_when_told(
             }
         )
         life = asyncio.create_task(broker.run())
-        while f"waiting for ZooKeeper at {nobody_there}" not in caplog.text:
+        while f"[zookeeper] waiting for {unused_address}" not in caplog.text:
             await asyncio.sleep(0.05)
         broker.stop()
         await life

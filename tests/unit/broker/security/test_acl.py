@@ -44,7 +44,7 @@ def authorizer(*held: tuple[ResourcePattern, Entry], **options: object) -> AclAu
     return made
 
 
-def test_resource_without_entries_is_closed_unless_told_otherwise() -> None:
+def test_resource_without_entries_is_closed_by_default() -> None:
     assert not authorizer().allows(ALICE, HOST, AclOperation.READ, TOPIC, "t")
     assert authorizer(allow_if_no_acl=True).allows(ALICE, HOST, AclOperation.READ, TOPIC, "t")
 
@@ -55,7 +55,7 @@ def test_any_entry_that_covers_a_resource_closes_it_for_others() -> None:
         assert not made.allows(BOB, HOST, AclOperation.READ, TOPIC, "t")
 
 
-def test_super_user_is_refused_nothing_not_even_what_is_denied() -> None:
+def test_super_user_is_allowed_even_denied_operations() -> None:
     made = authorizer((literal("t"), deny(ALL, "User:*")), super_users={"User:alice"})
     assert made.allows(ALICE, HOST, AclOperation.DELETE, TOPIC, "t")
     assert made.allows_on_any(ALICE, HOST, AclOperation.WRITE, TOPIC)

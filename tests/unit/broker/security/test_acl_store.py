@@ -87,7 +87,7 @@ def test_entries_are_stored_as_kafka_stores_them() -> None:
     run(story())
 
 
-def test_other_broker_obeys_what_one_was_told() -> None:
+def test_entry_added_at_one_broker_applies_at_another() -> None:
     async def story() -> None:
         async with (
             zookeeper() as ensemble,
@@ -106,7 +106,7 @@ def test_other_broker_obeys_what_one_was_told() -> None:
     run(story())
 
 
-def test_broker_that_starts_finds_what_is_there() -> None:
+def test_starting_broker_reads_the_stored_acls() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
             async with broker(ensemble, opened) as (_, store):
@@ -154,7 +154,7 @@ def test_change_made_while_the_session_was_gone_is_found() -> None:
     run(story())
 
 
-def test_unreadable_change_leaves_what_was_known_in_force() -> None:
+def test_unreadable_change_leaves_the_known_entries_in_force() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
             await store.add(TOPIC, [READ_ALLOWED])
@@ -173,7 +173,7 @@ def test_unreadable_change_leaves_what_was_known_in_force() -> None:
     run(story())
 
 
-def test_unreadable_list_lets_nobody_in() -> None:
+def test_unreadable_list_denies_everything() -> None:
     """Kafka takes it for empty. With `allow.everyone.if.no.acl.found` that lets everybody in."""
 
     async def story() -> None:
@@ -196,7 +196,7 @@ def test_unreadable_list_lets_nobody_in() -> None:
     run(story())
 
 
-def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None:
+def test_entry_that_two_filters_cover_is_reported_for_both_and_removed_once() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
             await store.add(TOPIC, [READ_ALLOWED, WRITE_DENIED])
@@ -211,7 +211,7 @@ def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None
 
 
 @pytest.mark.parametrize("pattern", [TOPIC, PREFIX])
-def test_broker_removes_by_name_what_it_has_not_heard_of_yet(pattern: ResourcePattern) -> None:
+def test_broker_removes_entries_by_name_before_it_got_their_notification(pattern: ResourcePattern) -> None:
     """An administrator grants at one broker and revokes at another, a moment later."""
 
     async def story() -> None:
@@ -247,7 +247,7 @@ def test_name_that_no_resource_has_removes_nothing(name: str) -> None:
 
 
 def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
-    """Who may not read any more would go on, at all brokers but one."""
+    """Without it, a client that lost its right could continue at all brokers but one."""
 
     async def story() -> None:
         async with (
@@ -268,7 +268,7 @@ def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
 
 
 def test_entry_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed() -> None:
-    """Who added it through another broker, and removed it through this one, was told that it is gone."""
+    """A client that added it at another broker, and removed it at this one, got success, but the entry stayed."""
 
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:

@@ -145,8 +145,10 @@ def test_revocation_that_could_not_be_made_is_not_called_done() -> None:
     api = AclApi(cast(Any, SimpleNamespace(require_cluster=lambda *_: None)), cast(Any, SimpleNamespace(remove=remove)))
     wanted = DeleteAclsFilter(resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1)
     response: Any = asyncio.run(api.delete(cast(Any, None), DeleteAclsRequest(filters=[wanted, wanted])))
-    told = [(each.error_code, each.error_message, len(each.matching_acls)) for each in response.filter_results]
-    assert told == [(ErrorCode.UNKNOWN_SERVER_ERROR, "the list of u cannot be read", 1), (ErrorCode.NONE, None, 1)]
+    answered = [
+        (result.error_code, result.error_message, len(result.matching_acls)) for result in response.filter_results
+    ]
+    assert answered == [(ErrorCode.UNKNOWN_SERVER_ERROR, "the list of u cannot be read", 1), (ErrorCode.NONE, None, 1)]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

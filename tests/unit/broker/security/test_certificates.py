@@ -68,8 +68,8 @@ def test_names_must_stay_unless_the_settings_let_them_go(tmp_path: Path) -> None
     listener = Listener(tmp_path)
     listener.issue("broker", ("localhost", "more.example"))
     listener.certificates.check(listener.config)  # more names are welcome
-    listener.issue("somebody")
-    with pytest.raises(ConfigError, match="DistinguishedName does not match: existing=CN=broker, new=CN=somebody"):
+    listener.issue("other")
+    with pytest.raises(ConfigError, match="DistinguishedName does not match: existing=CN=broker, new=CN=other"):
         listener.certificates.check(listener.config)
     listener.issue("broker", ("elsewhere",))
     with pytest.raises(ConfigError, match="SubjectAltNames do not match"):
@@ -125,10 +125,10 @@ def test_passwords_are_protected_and_other_settings_are_left_alone() -> None:
 def test_former_secret_is_read_and_replaced() -> None:
     stored = secrets(password_encoder_secret="one").protect({NAME: HUSH}, per_broker=True)
     renewed = secrets(password_encoder_secret="two", password_encoder_old_secret="one")
-    assert renewed.needs_encoding_anew(stored)
+    assert renewed.needs_reencoding(stored)
     assert renewed.reveal(stored) == ({NAME: HUSH}, ())
     again = renewed.protect({NAME: HUSH}, per_broker=True)
-    assert not renewed.needs_encoding_anew(again)
+    assert not renewed.needs_reencoding(again)
     assert secrets(password_encoder_secret="two").reveal(again)[0] == {NAME: HUSH}
     revealed, ignored = secrets(password_encoder_secret="three").reveal(stored)
     assert revealed == {} and len(ignored) == 1 and HUSH not in ignored[0]

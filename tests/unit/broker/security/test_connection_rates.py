@@ -8,7 +8,7 @@ def made(**limits: object) -> ConnectionRates:
     return ConnectionRates(windows=11, window_ms=1_000, limits=RateLimits(**limits))  # type: ignore[arg-type]
 
 
-def test_without_limits_nobody_waits() -> None:
+def test_without_limits_no_connection_waits() -> None:
     rates = made()
     assert all(rates.accepted("CLIENT", 0) == 0 and rates.came_from("10.0.0.1", "CLIENT", 0) == 0 for _ in range(1_000))
 

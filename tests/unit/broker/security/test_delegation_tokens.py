@@ -1,4 +1,4 @@
-"""Delegation tokens: who may have, renew and end one; how they lie in ZooKeeper; how SCRAM takes them."""
+"""Delegation tokens: rights to create, renew and expire one; their znodes; authentication with SCRAM."""
 
 import asyncio
 import base64
@@ -58,10 +58,10 @@ def test_owner_and_renewer_renew_up_to_the_longest_life() -> None:
         (ALICE, None, 1_001, ErrorCode.DELEGATION_TOKEN_EXPIRED),
     ],
 )
-def test_what_may_not_be_renewed_or_expired(
+def test_tokens_that_may_not_be_renewed_or_expired(
     principal: Principal, hmac: bytes | None, now_ms: int, code: ErrorCode
 ) -> None:
-    """Who made it for another may not renew it, as in Kafka."""
+    """The requester of a token for another owner may not renew it, as in Kafka."""
     known = tokens()
     own = made(known)
     for change in (known.renew, known.expire):
@@ -89,11 +89,16 @@ def test_without_a_key_there_are_no_tokens() -> None:
     assert known.credential(ScramMechanism.SHA_256, "id", now_ms=0) is None
 
 
-def test_token_concerns_those_who_have_to_do_with_it() -> None:
+def test_token_concerns_its_owner_requester_and_renewers() -> None:
     known = tokens()
     made(known)
     (info,) = known
-    assert [concerns(info, who) for who in (ALICE, BOB, CAROL, Principal("User", "dave"))] == [True, True, True, False]
+    assert [concerns(info, principal) for principal in (ALICE, BOB, CAROL, Principal("User", "dave"))] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("mechanism", list(ScramMechanism))

@@ -96,7 +96,7 @@ async def test_request_before_authentication_closes_the_connection_unanswered() 
         assert made.principals == []
 
 
-async def test_wrong_password_is_told_then_the_connection_ends_and_nothing_behind_it_runs() -> None:
+async def test_wrong_password_is_answered_and_later_requests_do_not_run() -> None:
     made = Listener()
     async with made.harness as server:
         client = await server.client()
@@ -123,7 +123,7 @@ async def test_refusal_waits_as_long_as_the_setting_says() -> None:
         hasty = await server.client()
         await handshake(hasty)
         hasty.send(SaslAuthenticateRequest(auth_bytes=BAD), 1, 8)
-        await hasty.close()  # gone before the answer: nobody is told, nothing breaks
+        await hasty.close()  # gone before the answer: nothing is sent, nothing breaks
         other = await server.client()
         await handshake(other)
         assert (await authenticate(other)).error_code == ErrorCode.NONE
@@ -170,7 +170,7 @@ async def test_frames_are_small_before_authentication_and_large_after() -> None:
         await client.close()
 
 
-async def test_peer_that_never_says_who_it_is_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_peer_that_never_authenticates_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "AUTHENTICATION_TIMEOUT_S", 0.05)
     made = Listener()
     async with made.harness as server:
@@ -223,7 +223,7 @@ async def test_listener_without_sasl_answers_an_illegal_state() -> None:
         await client.close()
 
 
-async def test_noise_harms_nobody_else() -> None:
+async def test_noise_on_one_connection_does_not_affect_others() -> None:
     chance = random.Random(11)
     made = Listener()
     async with made.harness as server:

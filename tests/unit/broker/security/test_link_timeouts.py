@@ -17,7 +17,7 @@ def test_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch
     async def connect(*address: object, connect_timeout_ms: int, **more: object) -> str:
         waited_ms.append(connect_timeout_ms)
         if not next(answers):
-            raise ConnectionLost("nobody accepts")
+            raise ConnectionLost("connection refused")
         return "a connection"
 
     monkeypatch.setattr(listeners, "open_connection", connect)

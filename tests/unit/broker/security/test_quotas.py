@@ -33,7 +33,7 @@ def limited(entity: tuple[str, str], limit: int) -> ClientQuotas:
     return quota
 
 
-def test_without_quotas_nobody_waits() -> None:
+def test_without_quotas_no_client_waits() -> None:
     assert made().record(Quota.PRODUCE, "alice", "app", 10**12, now_ms=0) == 0
 
 
@@ -81,7 +81,7 @@ def test_produce_and_consume_are_counted_apart() -> None:
     assert quota.record(Quota.CONSUME, "alice", "app", 10**9, now_ms=0) == 0
 
 
-def test_what_is_not_sent_does_not_count() -> None:
+def test_unsent_bytes_do_not_count() -> None:
     quota = limited(("alice", ABSENT), 1_000)
     assert quota.record(Quota.PRODUCE, "alice", "app", 20_000, now_ms=0) > 0
     quota.add(Quota.PRODUCE, "alice", "app", -20_000, now_ms=0)
@@ -152,17 +152,17 @@ def test_time_over_its_share_waits_no_longer_than_a_window() -> None:
     assert not quota.limits_requests
 
 
-def test_who_was_throttled_and_how_long_is_told() -> None:
-    told: list[object] = []
-    quota = ClientQuotas(windows=11, window_ms=1_000, on_throttled=lambda *what: told.append(what))
+def test_throttled_entity_and_time_are_reported() -> None:
+    reported: list[object] = []
+    quota = ClientQuotas(windows=11, window_ms=1_000, on_throttled=lambda *what: reported.append(what))
     quota.entity_changed((DEFAULT, ABSENT), {PRODUCE: "1000"})
     quota.record(Quota.PRODUCE, "al ice", "app", 10_000, now_ms=0)
-    assert told == []
+    assert reported == []
     quota.record(Quota.PRODUCE, "al ice", "app", 1_000, now_ms=0)
-    assert told == [(Quota.PRODUCE, ("al%20ice", ABSENT), 1_000)]
+    assert reported == [(Quota.PRODUCE, ("al%20ice", ABSENT), 1_000)]
 
 
-def test_fetch_may_ask_for_what_the_windows_hold() -> None:
+def test_fetch_is_limited_to_the_bytes_of_the_windows() -> None:
     quota = made()
     assert quota.bytes_max(Quota.CONSUME, "alice", "app") is None
     quota.entity_changed(("alice", ABSENT), {Quota.CONSUME.value: "1000"})
@@ -202,7 +202,7 @@ def test_older_client_is_never_refused_but_waits() -> None:
     assert patient.take(10) and patient.throttle_ms == 4_000
 
 
-def test_nobody_else_is_limited_by_it() -> None:
+def test_other_clients_are_not_limited_by_it() -> None:
     free = mutating(0.1).mutations("alice", "other", strict=True, now_ms=lambda: 0)
     assert all(free.take(1_000) for _ in range(10)) and free.throttle_ms == 0
 

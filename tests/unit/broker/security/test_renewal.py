@@ -1,4 +1,4 @@
-"""KIP-368 from the client's side: a session is renewed in time, between requests, and nobody notices."""
+"""KIP-368 from the client's side: a session is renewed in time, between requests, without any effect on them."""
 
 import asyncio
 import threading

@@ -76,7 +76,7 @@ def test_mechanisms_in_the_order_of_the_settings(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_listener_that_could_let_nobody_in_is_refused_with_what_to_do(settings: dict[str, str], words: str) -> None:
+def test_listener_without_a_usable_mechanism_is_refused_with_advice(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         offered(settings)
 

@@ -116,7 +116,7 @@ def test_peer_that_does_not_speak_tls_is_closed_at_once(
     bounded(story)
 
 
-def test_client_without_a_certificate_is_told_so(tmp_path: Path) -> None:
+def test_client_without_a_certificate_gets_an_alert(tmp_path: Path) -> None:
     """By TLS's own alert: a client that only sees its connection end would try again for ever."""
     authority = LocalAuthority.create("test")
     (tmp_path / "broker.pem").write_text(authority.issue("broker", ["localhost", "127.0.0.1"]))
@@ -170,7 +170,7 @@ def test_handshakes_that_do_not_end_make_room_for_others(
     bounded(story)
 
 
-def test_newcomers_wait_while_those_before_them_have_had_no_time_yet(
+def test_newcomers_wait_while_earlier_peers_are_within_their_patience(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strangers, "STRANGERS_MAX", 2)

@@ -190,8 +190,8 @@ def test_subject_of_a_certificate_becomes_the_principal_or_closes(authority: Aut
 
     async def story() -> None:
         async with Harness({"Heartbeat": note}, endpoint=endpoint) as server:
-            for who in ("alice", None):
-                client = await server.client(client_side(authority, who))
+            for name in ("alice", None):
+                client = await server.client(client_side(authority, name))
                 await client.heartbeat()
                 await client.close()
             assert seen == ["User:Alice", "User:ANONYMOUS"]

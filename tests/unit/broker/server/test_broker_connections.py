@@ -22,7 +22,7 @@ LISTENER = "PLAINTEXT"
 
 
 class Silent:
-    """Brokers that take connections and requests and never answer. Broker 1's host has no power: nobody takes anything."""
+    """Brokers that accept connections and requests and never answer. Broker 1's host has no power and accepts nothing."""
 
     def __init__(self) -> None:
         self.metadata = MetadataCache()
@@ -88,7 +88,7 @@ async def test_request_to_a_broker_that_is_gone_ends() -> None:
 
 
 async def test_request_to_the_former_life_of_a_broker_ends_when_it_has_returned() -> None:
-    """Its host lost its power and came back at once: it was never gone, as far as the controller has told."""
+    """Its host lost power and came back at once: the controller never reported it as gone."""
 
     brokers = Silent()
     returned = brokers.connections.brokers_returned
@@ -108,7 +108,7 @@ async def test_connection_that_is_being_opened_to_a_broker_that_is_gone_ends() -
         await asyncio.sleep(0)
         brokers.alive(2)
         brokers.alive()  # before the first of them has heard of it
-    assert first.result() == "broker 1 is not known to be alive any more"
+    assert first.result() == "broker 1 is no longer known to be alive"
     assert second.result() == "broker 1 is not known to be alive"
     assert not lane._opening
     brokers.connections.close()

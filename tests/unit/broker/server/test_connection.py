@@ -164,7 +164,7 @@ async def test_answer_of_a_slow_request_comes_before_that_of_a_fast_one_behind_i
         await client.close()
 
 
-async def test_answer_goes_out_before_what_its_handler_still_does() -> None:
+async def test_answer_is_sent_before_the_remaining_work_of_its_handler() -> None:
     from select import select
 
     heard: list[bool] = []
@@ -278,7 +278,7 @@ def test_bug_before_anything_is_written_ends_the_request_alone(
             await client.close()
 
     uvloop.run(main())
-    assert caplog.text.count("Traceback") == 1, "whoever finds a bug must not fill the disk with it"
+    assert caplog.text.count("Traceback") == 1, "a client that triggers a bug must not fill the disk"
 
 
 async def test_handler_that_needs_zookeeper_while_it_is_away_is_answered_and_is_no_bug() -> None:

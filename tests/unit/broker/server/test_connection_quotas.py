@@ -1,4 +1,4 @@
-"""Connections that come too fast: who waits, who is held and closed, and that nothing is left behind."""
+"""Connections above a rate: some wait, some are held and closed, and nothing remains of them."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.uvloop
 
 
 def rates(**limits: int) -> ConnectionRates:
-    """Two windows of a tenth of a second: what a tenth of a second brings may come at once."""
+    """Two windows of a tenth of a second: the connections of a tenth of a second may come at once."""
     made = ConnectionRates(windows=2, window_ms=100)
     made.limits = RateLimits(broker=limits.get("broker", UNLIMITED))
     if "address" in limits:
@@ -44,7 +44,7 @@ async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
         assert loop.time() - began_s > 0.1
         assert len(server.server.connections) == 6
         clients.append(await server.client())
-        await clients[-1].heartbeat(6)  # whoever comes later is served, too
+        await clients[-1].heartbeat(6)  # later clients are served, too
         assert rejected(server) == 0
         for client in clients:
             await client.close()
@@ -123,7 +123,7 @@ async def test_a_lower_limit_closes_the_connections_that_were_idle_for_longest()
             await client.close()
 
 
-async def test_server_that_stops_closes_what_it_holds() -> None:
+async def test_server_that_stops_closes_held_connections() -> None:
     slow = ConnectionRates(windows=2, window_ms=60_000)
     slow.address_changed("127.0.0.1", {"connection_creation_rate": "1"})
     while not slow.came_from("127.0.0.1", "PLAINTEXT", int(asyncio.get_running_loop().time() * 1000)):
@@ -157,7 +157,7 @@ def test_series_of_users_and_clients_are_bounded_and_the_oldest_goes() -> None:
     assert all(metric.value == 10 for metric in family.series.values())  # type: ignore[union-attr]
 
 
-def test_one_address_gets_half_of_the_connections_where_nobody_set_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_gets_half_of_the_connections_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.base.host.descriptors.limit", lambda: 1024)
     assert ConnectionLimits().for_ip("10.0.0.1") == 192  # of 384, at two descriptors each; 256 are kept for files
     assert ConnectionLimits(max_connections=100).for_ip("10.0.0.1") >= 100

@@ -1,4 +1,4 @@
-"""What a broker asks of the controller, while controllers come and go."""
+"""A broker's requests to the controller, while controllers come and go."""
 
 import asyncio
 from typing import Any, cast
@@ -17,7 +17,7 @@ from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 
 
 class SilentLinks:
-    """Broker 1 has lost its power: nobody says so. Others answer."""
+    """Broker 1 has lost power without notice. The others answer."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -59,7 +59,7 @@ async def _another_is_elected() -> None:
         assert not altering.done()
         metadata.update(UpdateMetadataRequest(controller_id=2))
         metadata.update(UpdateMetadataRequest(controller_id=2))
-    assert altering.result() == "broker 1 is not controller any more"
+    assert altering.result() == "broker 1 is no longer the controller"
     assert links.left == [1]
     assert await asked.alter_partition(AlterPartitionRequest()) == AlterPartitionResponse()
     assert not metadata._listeners

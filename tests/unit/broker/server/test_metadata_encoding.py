@@ -50,7 +50,7 @@ def change(
     )
 
 
-def told(cache: MetadataCache, version: int, listener: str = "IN") -> list[MetadataResponsePartition]:
+def partitions_for(cache: MetadataCache, version: int, listener: str = "IN") -> list[MetadataResponsePartition]:
     """As a client of this version reads it."""
     image = cache.topics["t"]
     topic = MetadataResponseTopic(name="t", topic_id=TopicId(bytes(range(16))))
@@ -60,7 +60,7 @@ def told(cache: MetadataCache, version: int, listener: str = "IN") -> list[Metad
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_is_told_what_it_can_understand(version: int) -> None:
+def test_every_version_gets_errors_that_it_understands(version: int) -> None:
     # Broker 3 is dead, 2 has no such listener, and 1 lost the directory of partition 2.
     cache = cache_of(state(0, 1), state(1, 2), state(2, 3, offline=(1,)), brokers=(broker(1, "IN"), broker(2, "OTHER")))
     unreachable = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
@@ -79,7 +79,7 @@ def test_every_version_is_told_what_it_can_understand(version: int) -> None:
                 offline_replicas=offline if version >= 5 else [],
             )
         )
-    assert told(cache, version) == expected
+    assert partitions_for(cache, version) == expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -87,7 +87,7 @@ def test_many_replicas_and_partitions_have_long_counts(version: int) -> None:
     wide = state(0, 1)
     wide.replicas = wide.isr = list(range(1, 201))
     cache = cache_of(wide, *(state(number, 1) for number in range(1, 300)), brokers=(broker(1, "IN"),))
-    partitions = told(cache, version)
+    partitions = partitions_for(cache, version)
     assert len(partitions) == 300
     assert partitions[0].replica_nodes == partitions[0].isr_nodes == list(range(1, 201))
 
@@ -100,11 +100,11 @@ def test_answer_is_encoded_once_until_something_changes() -> None:
     assert encoded_partitions(cache, image, "IN", 9) is not first
     assert encoded_partitions(cache, image, "OUT", 12) is not first
     change(cache, state(1, 2), brokers=(broker(1, "IN"), broker(2, "IN")))
-    assert [each.leader_id for each in told(cache, 12)] == [1, 2]
+    assert [each.leader_id for each in partitions_for(cache, 12)] == [1, 2]
 
 
 def test_broker_that_dies_is_no_leader_in_answers_that_were_kept() -> None:
     cache = cache_of(state(0, 1), brokers=(broker(1, "IN"), broker(2, "IN"), broker(3, "IN")))
-    assert [(each.leader_id, each.offline_replicas) for each in told(cache, 12)] == [(1, [])]
+    assert [(each.leader_id, each.offline_replicas) for each in partitions_for(cache, 12)] == [(1, [])]
     change(cache, brokers=(broker(2, "IN"),))
-    assert [(each.leader_id, each.offline_replicas) for each in told(cache, 12)] == [(-1, [1, 3])]
+    assert [(each.leader_id, each.offline_replicas) for each in partitions_for(cache, 12)] == [(-1, [1, 3])]

@@ -120,14 +120,14 @@ def test_no_client_but_an_admin_tool_writes_to_the_topics_of_coordinators(topic:
 
 
 def test_refused_produce_without_acks_ends_the_connection_instead_of_answering() -> None:
-    """A response that nobody waits for would be taken for the answer to the next request."""
+    """A client without acks would take a response for the answer to its next request."""
     with pytest.raises(Malformed, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
         produce(9, batch(), acks=0, allowed=False, transaction="txn")
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_records_of_a_transaction_are_refused_without_its_transactional_id(codec: Codec) -> None:
-    """They would join the open transaction of a producer whose id may not be written to, and nobody would be asked."""
+    """They would join the open transaction of a producer whose id the client may not use, without any check."""
     with pytest.raises(Refused) as refusal:
         produce(9, batch(codec, transactional=True))
     assert refusal.value.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -178,7 +178,7 @@ class Lagging:
         return ErrorCode(answer.error_code), answer.offset
 
 
-def test_only_what_a_new_leader_cannot_know_is_not_available(tmp_path: Path) -> None:
+def test_new_leader_refuses_only_lookups_that_need_its_high_watermark(tmp_path: Path) -> None:
     lagging = Lagging(tmp_path)
     assert lagging.list(-1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
     assert lagging.list(2_000) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
@@ -188,7 +188,7 @@ def test_only_what_a_new_leader_cannot_know_is_not_available(tmp_path: Path) -> 
     assert lagging.list(-4) == (ErrorCode.NONE, 0)
 
 
-def test_end_is_told_by_a_leader_that_is_sure_of_it_to_those_of_its_epoch(tmp_path: Path) -> None:
+def test_log_end_is_reported_only_by_a_settled_leader_of_the_requested_epoch(tmp_path: Path) -> None:
     leader = Lagging(tmp_path)
     leader.partition.log.update_high_watermark(2)
     assert leader.list(-1) == leader.list(-1, epoch=1) == (ErrorCode.NONE, 2)

@@ -66,14 +66,14 @@ def test_request_is_not_received_while_others_have_all_memory():
     uvloop.run(test())
 
 
-def test_memory_of_a_connection_that_breaks_off_is_given_to_those_that_wait():
+def test_memory_of_a_broken_connection_is_given_to_waiting_ones():
     async def test() -> None:
         async with pool() as server:
             holder = await begin(server, produce(990_000), 300_000)
             another = await begin(server, produce(990_000), 300_000)
             waits = await begin(server, produce(300_000), 200_000)
             gone = await begin(server, produce(300_000), 200_000)
-            gone.writer.transport.abort()  # found out when it is its turn: who waits is not read from
+            gone.writer.transport.abort()  # noticed at its turn: a waiting connection is not read
             holder.writer.transport.abort()
             another.writer.transport.abort()
             waits.writer.write(produce(300_000)[200_000:])
@@ -84,8 +84,8 @@ def test_memory_of_a_connection_that_breaks_off_is_given_to_those_that_wait():
     uvloop.run(test())
 
 
-def test_those_that_wait_do_not_wait_for_what_they_have_sent_themselves():
-    """Their first bytes together are more than the pool. If those counted, nobody would ever go on."""
+def test_waiting_connections_do_not_wait_for_their_own_first_bytes():
+    """Their first bytes together exceed the pool. If those counted, no connection would ever continue."""
 
     async def test() -> None:
         async with pool() as server:
@@ -145,7 +145,7 @@ def test_memory_is_given_back_when_the_handler_has_run_and_not_when_it_has_begun
     uvloop.run(test())
 
 
-def test_without_the_setting_a_lie_costs_nothing_and_whoever_holds_most_goes_past_a_share_of_the_machine(
+def test_without_the_setting_the_largest_holder_is_closed_above_a_share_of_the_machine(
     caplog: pytest.LogCaptureFixture,
 ):
     async def test() -> None:
@@ -169,11 +169,11 @@ def test_without_the_setting_a_lie_costs_nothing_and_whoever_holds_most_goes_pas
                 await client.close()
 
     uvloop.run(test())
-    assert caplog.text.count("with queued.max.request.bytes clients would wait for each other") == 1
+    assert caplog.text.count("set queued.max.request.bytes to make clients wait for each other") == 1
 
 
 def test_requests_that_wait_for_their_turn_count_and_leave_nothing_behind():
-    """What a client has sent ahead is kept while its request runs: up to 256 KiB for each connection."""
+    """Requests that a client has sent ahead are kept while one runs: up to 256 KiB for each connection."""
 
     async def test() -> None:
         go_on = asyncio.Event()

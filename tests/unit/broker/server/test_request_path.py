@@ -150,7 +150,7 @@ async def test_broken_invariant_in_a_callback_of_the_loop_stops_the_broker_and_a
 
 
 async def test_coordinator_that_fails_later_is_answered_all_the_same() -> None:
-    """A call that nobody answers holds its connection for ever."""
+    """A call without an answer blocks its connection for ever."""
 
     answers: list[object] = []
     call: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The loop's time is charged to who used it: what a request does counts, what it waits for does not."""
+"""The loop's time is charged to its user: the work of a request counts, its waiting does not."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 class Recorded(ClientQuotas):
-    """What was charged, in percent-seconds."""
+    """Records the charges, in percent-seconds."""
 
     def __init__(self) -> None:
         super().__init__(windows=11, window_ms=1_000)
@@ -96,7 +96,7 @@ async def test_work_that_fails_after_a_wait_is_paid_for_and_refused() -> None:
     assert quotas.charged == [pytest.approx(50.0)]
 
 
-async def test_client_over_its_share_is_told_and_not_read_from_while_another_is() -> None:
+async def test_client_over_its_share_is_throttled_and_another_is_not() -> None:
     clock = Clock()
     quotas = ClientQuotas(windows=2, window_ms=1_000)
     quotas.entity_changed(("ANONYMOUS", "test"), {Quota.REQUEST.value: "10"})

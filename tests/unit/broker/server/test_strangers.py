@@ -27,7 +27,7 @@ def test_oldest_goes_once_it_has_had_its_time() -> None:
     assert here.wait_s("SSL", PATIENCE_S) == 0 and gone == ["peer 0"]
 
 
-def test_those_who_have_logged_in_or_left_take_no_place() -> None:
+def test_authenticated_and_closed_peers_take_no_place() -> None:
     gone: list[str] = []
     here = Strangers()
     known, left = come(here, "known", 0, gone), come(here, "left", 0, gone)
@@ -42,7 +42,7 @@ def test_those_who_have_logged_in_or_left_take_no_place() -> None:
     assert here.wait_s("SSL", 1) == AGAIN_S and gone == []
 
 
-def test_strangers_of_one_listener_keep_nobody_from_another() -> None:
+def test_strangers_of_one_listener_do_not_count_on_another() -> None:
     gone: list[str] = []
     here = Strangers()
     for number in range(2):

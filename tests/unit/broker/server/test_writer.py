@@ -1,4 +1,4 @@
-"""A long answer leaves in steps: whoever reads it fast does not hold the loop until all of it has gone."""
+"""A long answer is sent in steps: a fast reader does not block the loop until all of it is sent."""
 
 import asyncio
 import socket

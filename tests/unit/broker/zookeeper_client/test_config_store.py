@@ -1,4 +1,4 @@
-"""Settings in ZooKeeper: what is left of an entity whose last setting has gone."""
+"""Settings in ZooKeeper: the znodes of an entity after its last setting is removed."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -80,7 +80,7 @@ def test_user_with_settings_of_its_own_stays_when_its_last_client_goes() -> None
 
 
 class Listener:
-    """Keeps what it is told, as a broker does. One entity is too much for it."""
+    """Keeps the settings that it gets, as a broker does. It fails for one entity."""
 
     def __init__(self) -> None:
         self.settings: dict[tuple[str, str], dict[str, str]] = {}
@@ -133,7 +133,7 @@ def test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_
 
 
 def test_settings_that_cannot_be_read_again_stay_as_they_were() -> None:
-    """Somebody has deleted what every broker makes at its start."""
+    """A client has deleted a znode that every broker creates at its start."""
 
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
@@ -155,7 +155,7 @@ def test_settings_that_cannot_be_read_again_stay_as_they_were() -> None:
     run(story())
 
 
-def test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications() -> None:
+def test_broker_continues_when_the_parent_of_notifications_was_deleted() -> None:
     """All brokers hear of it at the same time: none may end."""
 
     async def story() -> None:
@@ -229,19 +229,19 @@ def test_settings_of_a_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_are
             assert await store.read_new(paths.TOPICS, []) == {}
             assert behind.asked == 0
             wanted = {"orders": {"min.insync.replicas": "2"}, "others": {}}
-            told: dict[str, Mapping[str, str]] = {}
-            dynamic = SimpleNamespace(set_topic=lambda name, settings: told.update({name: settings}) or ())
+            received: dict[str, Mapping[str, str]] = {}
+            dynamic = SimpleNamespace(set_topic=lambda name, settings: received.update({name: settings}) or ())
             settings = EntitySettings(
                 store, cast(Any, dynamic), BrokerId(1), quotas=cast(Any, None), security=cast(Any, None)
             )
             await settings.load_topics(["orders", "others"])
-            assert told == wanted
+            assert received == wanted
 
     run(story())
 
 
 def test_quota_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed() -> None:
-    """Who set it through another broker, and removed it through this one, was told that it is gone."""
+    """A client that set it at another broker, and removed it at this one, got success, but the quota stayed."""
 
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
@@ -257,33 +257,34 @@ def test_quota_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed() -> N
 
 
 def test_settings_of_a_topic_that_is_heard_of_while_all_are_read_again_stay() -> None:
-    """A broker that is back reads everything, and hosts a new topic before that is done: nobody would tell it again."""
+    """A returning broker reads everything, and hosts a new topic before that ends: no later notification would bring its
+    settings."""
 
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
             await create_top_level_paths(opened)
             await opened.create("/config/topics/gone", encode_config({"x": "1"}))
-            told: dict[tuple[str, str], Mapping[str, str]] = {}
+            received: dict[tuple[str, str], Mapping[str, str]] = {}
             store = ConfigStore(opened, ensemble.clock)
             await store.start(
-                lambda kind, name, settings: told.update({(kind, name): settings}), known=lambda: tuple(told)
+                lambda kind, name, settings: received.update({(kind, name): settings}), known=lambda: tuple(received)
             )
             await opened.delete("/config/topics/gone")
             read_everything = store._read_everything
 
             async def read_slowly() -> dict[tuple[str, str], dict[str, str]]:
                 found = await read_everything()
-                told[paths.TOPICS, "new"] = {"min.insync.replicas": "2"}
+                received[paths.TOPICS, "new"] = {"min.insync.replicas": "2"}
                 return found
 
             store._read_everything = read_slowly  # type: ignore[method-assign]
             await store._reload()
-            assert told == {(paths.TOPICS, "gone"): {}, (paths.TOPICS, "new"): {"min.insync.replicas": "2"}}
+            assert received == {(paths.TOPICS, "gone"): {}, (paths.TOPICS, "new"): {"min.insync.replicas": "2"}}
 
     run(story())
 
 
-def test_topics_have_no_settings_where_somebody_has_deleted_all() -> None:
+def test_topics_have_no_settings_after_all_settings_were_deleted() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
             store = ConfigStore(opened, ensemble.clock)
@@ -292,7 +293,7 @@ def test_topics_have_no_settings_where_somebody_has_deleted_all() -> None:
     run(story())
 
 
-def test_two_who_change_one_setting_each_at_once_lose_neither() -> None:
+def test_two_simultaneous_changes_of_one_setting_each_are_both_kept() -> None:
     """Each writes all settings. Of two read and written side by side, the later write had only its own."""
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Topics that were deleted while nobody could tell a broker."""
+"""Topics that were deleted while no controller could reach a broker."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,7 +14,7 @@ from tests.unit.broker.zookeeper_client.test_metadata_cache import ORDERS_ID, OT
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 
-class Told:
+class Hearing:
     """A broker's image of the cluster, which knows `orders` and `gone`; ZooKeeper has `orders` alone."""
 
     def __init__(self, zk: ZooKeeperSession) -> None:
@@ -50,55 +50,55 @@ async def topics_in(zk: ZooKeeperSession, *topics: str) -> None:
 async def test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await topics_in(zk, "orders")
-        told = Told(zk)
-        await told.hear((1, 200))
-        assert told.known == ["orders"]
-        assert told.cache.topic_name(OTHER_ID) is None
-        assert told.changes[-1] == MetadataChange(deleted=(TopicPartition("gone", 0),))
+        cluster = Hearing(zk)
+        await cluster.hear((1, 200))
+        assert cluster.known == ["orders"]
+        assert cluster.cache.topic_name(OTHER_ID) is None
+        assert cluster.changes[-1] == MetadataChange(deleted=(TopicPartition("gone", 0),))
 
 
 async def test_broker_looks_again_when_another_controller_speaks_and_not_each_time() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await topics_in(zk, "orders")
-        told = Told(zk)
-        await told.hear((1, 100))
-        assert told.known == ["gone", "orders"], "the controller that told of it will tell of its end"
-        await told.hear((2, 100))
-        assert told.known == ["orders"]
-        await told.hear((2, 100))
-        assert len(told.looks) == 1
+        cluster = Hearing(zk)
+        await cluster.hear((1, 100))
+        assert cluster.known == ["gone", "orders"], "the controller that announced it also reports its deletion"
+        await cluster.hear((2, 100))
+        assert cluster.known == ["orders"]
+        await cluster.hear((2, 100))
+        assert len(cluster.looks) == 1
 
 
 async def test_topic_that_was_made_again_meanwhile_stays() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await topics_in(zk, "orders")
-        told = Told(zk)
-        hearing = asyncio.ensure_future(told.hear((1, 200)))
+        cluster = Hearing(zk)
+        hearing = asyncio.ensure_future(cluster.hear((1, 200)))
         for _ in range(2):
             await asyncio.sleep(0)  # ZooKeeper has been asked
         new = TopicId(bytes(range(2, 18)))
-        told.cache.update(update(("gone", new, [partition(0, 2)])))
+        cluster.cache.update(update(("gone", new, [partition(0, 2)])))
         await hearing
-        assert told.known == ["gone", "orders"]
-        assert told.cache.topic_id("gone") == new
+        assert cluster.known == ["gone", "orders"]
+        assert cluster.cache.topic_id("gone") == new
 
 
 async def test_session_that_ends_meanwhile_is_no_reason_to_forget_or_to_end() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await topics_in(zk, "orders")
-        told = Told(zk)
+        cluster = Hearing(zk)
         await zk.stop()
-        await told.hear((1, 200))
-        assert told.known == ["gone", "orders"]
+        await cluster.hear((1, 200))
+        assert cluster.known == ["gone", "orders"]
 
 
-async def test_somebody_who_has_deleted_all_topics_ends_no_broker() -> None:
+async def test_deletion_of_the_topics_znode_ends_no_broker() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await topics_in(zk)
         await zk.delete(paths.BROKER_TOPICS)
-        told = Told(zk)
-        await told.hear((1, 200))
-        assert told.known == ["gone", "orders"]
+        cluster = Hearing(zk)
+        await cluster.hear((1, 200))
+        assert cluster.known == ["gone", "orders"]
 
 
 class BehindOthers:
@@ -118,6 +118,6 @@ class BehindOthers:
 async def test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_stays() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await topics_in(zk, "orders")
-        told = Told(cast(ZooKeeperSession, BehindOthers(zk)))
-        await told.hear((2, 100))
-        assert told.known == ["orders"]
+        cluster = Hearing(cast(ZooKeeperSession, BehindOthers(zk)))
+        await cluster.hear((2, 100))
+        assert cluster.known == ["orders"]

@@ -59,7 +59,7 @@ async def test_broker_that_returns_at_once_with_other_features_is_noticed() -> N
 
 
 async def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
-    """Nobody may have told of its absence: it was the controller, say, and is back before there is another."""
+    """The controller may not have reported its absence: it was the controller itself, and is back before there is another."""
 
     async with zookeeper() as ensemble, session(ensemble) as zk:
         features = ClusterFeatures(zk)
@@ -74,10 +74,10 @@ async def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
         await put(zk, 2, is_ours=True)
         await put(zk, 3, is_ours=True)
         await features.refresh()
-        assert returned == [{2}], "3 is new: nobody waits for a former life of it"
+        assert returned == [{2}], "3 is new: no request waits for its former process"
 
 
-async def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
+async def test_foreign_child_of_broker_ids_has_no_features_and_stops_no_broker() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         features = ClusterFeatures(zk)
         await put(zk, 1, is_ours=True)
@@ -102,7 +102,7 @@ async def test_an_expired_session_puts_the_look_off_until_there_is_another() -> 
             if self._ensemble is not None:
                 self._ensemble.expire_sessions()
                 self._ensemble = None
-                raise SessionExpired("expired with the request under way")
+                raise SessionExpired("expired before the request was answered")
             return await self._zk.batch(operations)  # type: ignore[arg-type]
 
     async with zookeeper() as ensemble, session(ensemble) as zk:

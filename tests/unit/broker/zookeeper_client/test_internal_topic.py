@@ -67,7 +67,7 @@ def place(partitions: int) -> int:
     return partition_of(GROUP, partitions)
 
 
-async def test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far() -> None:
+async def test_group_keeps_its_partition_while_the_controller_has_announced_only_some() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await create_top_level_paths(zk)
         await put_topic(zk, 6)
@@ -75,14 +75,14 @@ async def test_group_lives_in_one_partition_whatever_the_controller_has_told_so_
         await host.topic.look()
         assert host.topic.partition_for(GROUP) == place(6)
         host.hear(0)
-        assert host.topic.partition_for(GROUP) == place(6), "one partition was told of, and there are six"
+        assert host.topic.partition_for(GROUP) == place(6), "one partition was announced, and there are six"
         host.hear(0, 1, 2, 3, 4, 5)
         await host.settle()
         assert host.topic.partition_for(GROUP) == place(6)
         assert not host.tasks, "there was nothing to ask"
 
 
-async def test_nobody_is_told_where_a_group_lives_before_the_partitions_of_a_new_topic_are_counted() -> None:
+async def test_coordinator_is_unknown_until_the_partitions_of_a_new_topic_are_counted() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await create_top_level_paths(zk)
         host = Host(zk)

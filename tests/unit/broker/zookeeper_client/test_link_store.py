@@ -38,8 +38,8 @@ async def store_with_topics(opened: object) -> LinkStore:
     return store
 
 
-async def test_where_nobody_has_made_a_link_there_is_none_to_list_or_to_delete() -> None:
-    """Also where somebody has made the place of notifications, or deleted that of links: no broker ends because of it."""
+async def test_without_links_list_and_delete_find_nothing() -> None:
+    """Also if a client has created the parent of notifications, or deleted that of links: no broker ends because of it."""
 
     async with zookeeper() as ensemble, session(ensemble) as opened:
         store = LinkStore(opened)
@@ -49,7 +49,7 @@ async def test_where_nobody_has_made_a_link_there_is_none_to_list_or_to_delete()
         assert not await store.delete("east")
 
 
-async def test_a_former_leader_that_wakes_late_writes_over_nobody_and_keeps_what_it_still_leads() -> None:
+async def test_former_leader_that_wakes_late_overwrites_only_what_it_still_leads() -> None:
     async with zookeeper() as ensemble, session(ensemble) as opened:
         store = await store_with_topics(opened)
         former, later = noted(3, 7), noted(4, 7, final_offset=100)
@@ -90,7 +90,7 @@ def stopped(mirror: MirrorTopic) -> MirrorTopic | None:
     return None if mirror.state is MirrorState.STOPPED else replace(mirror, state=MirrorState.STOPPED)
 
 
-async def told(opened: ZooKeeperSession) -> list[LinkChange]:
+async def take_changes(opened: ZooKeeperSession) -> list[LinkChange]:
     names = sorted(await opened.children(paths.LINK_CHANGES))
     found = [LinkChange.decode("", (await opened.get(f"{paths.LINK_CHANGES}/{name}"))[0] or b"") for name in names]
     for name in names:
@@ -109,25 +109,25 @@ async def test_others_hear_of_what_was_done_though_the_answer_to_it_was_lost() -
         changed = await store.change_topic("east", "orders", stopped)
         assert changed is not None and changed.state is MirrorState.STOPPED
         of_topic = LinkChange("east", "orders")
-        assert await told(opened) == [LinkChange("east"), of_topic, of_topic]
+        assert await take_changes(opened) == [LinkChange("east"), of_topic, of_topic]
         await store.delete("east")
-        assert await told(opened) == [LinkChange("east")]
+        assert await take_changes(opened) == [LinkChange("east")]
         assert await store.spec("east") is None
 
 
-async def test_who_repeats_what_a_broker_did_before_it_died_tells_of_it() -> None:
+async def test_repeated_write_of_a_dead_broker_sends_its_notification() -> None:
     async with zookeeper() as ensemble, session(ensemble) as opened:
         store = await store_with_topics(opened)
         promoting = MirrorTopic(state=MirrorState.PROMOTING)
         await opened.set(paths.link_topic("east", "orders"), promoting.encode())
-        await told(opened)
+        await take_changes(opened)
         assert await store.change_topic("east", "orders", lambda _: promoting) == promoting
         await store.create_topic("east", "orders", MirrorTopic())
         assert await store.topic("east", "orders") == promoting
-        assert await told(opened) == [LinkChange("east", "orders")] * 2
-        # What is left as it is, nobody needs to hear of.
+        assert await take_changes(opened) == [LinkChange("east", "orders")] * 2
+        # A change that changes nothing sends no notification.
         assert await store.change_topic("east", "orders", lambda _: None) == promoting
-        assert await told(opened) == []
+        assert await take_changes(opened) == []
 
 
 async def test_what_a_link_added_to_acls_is_remembered_and_goes_with_the_link() -> None:

@@ -90,7 +90,7 @@ async def test_answers_are_those_of_a_server(seed: int) -> None:
                 assert essence(mine) == essence(theirs), operation
 
 
-def test_watches_are_told_once_and_only_to_those_who_asked() -> None:
+def test_watch_fires_once_and_only_for_its_owner() -> None:
     memory = MemoryZooKeeper(persistent=())
     one, two = memory.open_session(), memory.open_session()
     memory.execute(one, [Exists("/a", "made"), GetChildren("/", "child"), GetChildren("/", "child")])

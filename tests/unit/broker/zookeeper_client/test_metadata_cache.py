@@ -160,7 +160,7 @@ def test_endpoints_are_those_of_the_clients_listener() -> None:
     assert cache.endpoint(BrokerId(9), "IN") is None
 
 
-def test_leader_that_is_dead_or_not_on_the_listener_is_told_apart() -> None:
+def test_dead_leader_and_leader_without_the_listener_have_different_errors() -> None:
     cache = MetadataCache()
     cache.update(update(("t", ORDERS_ID, [partition(0, 1), partition(1, 7)]), brokers=(broker(1, "IN"),)))
     assert cache.leader_error(1, "IN") is ErrorCode.NONE

@@ -61,7 +61,7 @@ async def test_persistent_paths_are_made_empty_as_kafka_makes_them() -> None:
             assert (data, stat.version) == (None, 0)
 
 
-async def test_second_broker_with_the_same_id_is_refused_and_told_who_has_it() -> None:
+async def test_second_broker_with_the_same_id_is_refused_with_the_address_of_the_first() -> None:
     async with zookeeper() as ensemble, session(ensemble) as first, session(ensemble) as second:
         await create_top_level_paths(first)
         await registrar(first, broker(1, 9092)).register()
@@ -215,12 +215,12 @@ async def test_broker_with_other_ports_waits_for_the_session_of_its_former_self(
         )
         waiting = asyncio.create_task(second.register())
         done, _ = await asyncio.wait([waiting], timeout=0.2)
-        assert not done, "whoever lives is not thrown out"
+        assert not done, "the session of a live broker is not closed"
         await old.stop()
         assert await waiting > epoch
 
 
-async def test_session_key_is_for_its_owner_alone_and_damage_is_told_without_it(
+async def test_session_key_is_readable_for_its_owner_only_and_never_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
@@ -237,7 +237,7 @@ async def test_session_key_is_for_its_owner_alone_and_damage_is_told_without_it(
         assert secret not in caplog.text
 
 
-async def test_session_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+async def test_session_of_another_broker_is_not_closed(tmp_path: Path) -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk, session(ensemble) as other:
         await former(ensemble, tmp_path).keep(await zk.key())
         assert not await former(ensemble, tmp_path).end(other.session_id)
@@ -289,7 +289,7 @@ async def test_generated_broker_ids_start_above_the_reserved_ones_and_never_repe
         assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1002
 
 
-async def test_failed_directory_is_reported_although_somebody_has_deleted_the_place_of_reports() -> None:
+async def test_failed_directory_is_reported_although_the_parent_of_reports_was_deleted() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await create_top_level_paths(zk)
         await zk.delete(paths.LOG_DIR_EVENT_NOTIFICATION)

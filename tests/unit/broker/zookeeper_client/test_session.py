@@ -104,7 +104,7 @@ async def test_chroot_is_made_and_hidden() -> None:
             assert await root.children("/clusters/one") == ("x_0000000000",)
 
 
-async def test_watch_is_told_once_and_before_the_answer_of_a_later_read() -> None:
+async def test_watch_fires_once_and_before_the_answer_of_a_later_read() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         heard: list[str] = []
         await zk.create("/a")
@@ -165,8 +165,8 @@ async def test_many_reads_travel_together_and_each_has_its_own_answer(
         monkeypatch.setattr(zk._connection, "submit", note)
         if is_old_server:
             monkeypatch.setattr(kazoo_client, "_read_together", lambda results: Result(ZkCode.UNIMPLEMENTED))
-        told: list[str] = []
-        wanted = [Get(f"/n{number}", told.append if number == 250 else None) for number in range(500)]
+        fired: list[str] = []
+        wanted = [Get(f"/n{number}", fired.append if number == 250 else None) for number in range(500)]
         for attempt in range(2):
             sent.clear()
             results = (await zk.batch(wanted)).results
@@ -180,7 +180,7 @@ async def test_many_reads_travel_together_and_each_has_its_own_answer(
             else:
                 assert len(sent) == 7, "500 in hundreds, but for the one with a watch"
         await zk.set("/n250", b"new")
-        assert told == ["/n250"]
+        assert fired == ["/n250"]
 
 
 async def test_guarded_writes_go_through_while_the_guard_holds_and_each_has_its_own_answer() -> None:
@@ -236,13 +236,13 @@ async def test_operations_outlive_a_lost_connection_in_order() -> None:
 class TellsLate:
     """A connection that fails its requests before it says that it is lost, as kazoo's does."""
 
-    def __init__(self, config: SessionConfig, **told: Callable[..., None]) -> None:
+    def __init__(self, config: SessionConfig, **callbacks: Callable[..., None]) -> None:
         self.chroot = ""
-        self.told = told
+        self.callbacks = callbacks
         self.submitted: list[tuple[Operation, Callable[[Answer], None]]] = []
 
     def start(self) -> None:
-        self.told["on_connected"](1)
+        self.callbacks["on_connected"](1)
 
     def submit(self, operation: Operation, done: Callable[[Answer], None]) -> None:
         self.submitted.append((operation, done))
@@ -258,8 +258,8 @@ def test_request_that_lost_its_connection_waits_for_the_next_one(why: Interrupte
     async def story() -> None:
         made: list[TellsLate] = []
 
-        def connect(config: SessionConfig, **told: Callable[..., None]) -> TellsLate:
-            made.append(TellsLate(config, **told))
+        def connect(config: SessionConfig, **callbacks: Callable[..., None]) -> TellsLate:
+            made.append(TellsLate(config, **callbacks))
             return made[0]
 
         zk = ZooKeeperSession(SessionConfig("nowhere:1", session_timeout_ms=6_000), cast(Any, connect))
@@ -277,8 +277,8 @@ def test_request_that_lost_its_connection_waits_for_the_next_one(why: Interrupte
         for _ in range(5):
             await asyncio.sleep(0)
         assert bool(connection.submitted) is (why is Interrupted.SESSION_MOVED)
-        connection.told["on_suspended"]()
-        connection.told["on_connected"](1)
+        connection.callbacks["on_suspended"]()
+        connection.callbacks["on_connected"](1)
         while not connection.submitted:
             await asyncio.sleep(0)
         again, done = connection.submitted.pop()
@@ -302,7 +302,7 @@ def test_loop_does_not_wait_for_kazoo_to_hear_that_there_are_requests() -> None:
 
 
 async def test_request_that_is_larger_than_zookeeper_takes_is_refused_and_others_go_on() -> None:
-    """A server closes the connection of whoever sends it, each time."""
+    """A server closes the connection each time it gets such a request."""
 
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await zk.create(paths.CONTROLLER_EPOCH, b"1")
@@ -314,7 +314,7 @@ async def test_request_that_is_larger_than_zookeeper_takes_is_refused_and_others
             ([ZkCode.OK, ZkCode.TOO_LARGE, ZkCode.OK], [ZkCode.TOO_LARGE]),
             strict=True,
         ):
-            # What was done before the connection was lost is found done.
+            # Operations that were done before the connection was lost answer NODE_EXISTS.
             codes = [ZkCode.OK if each.code is ZkCode.NODE_EXISTS else each.code for each in answer.results]
             assert codes == expected
         assert await zk.children("/") == ("a", "b", "controller_epoch", "zookeeper")
@@ -402,11 +402,11 @@ def test_server_that_announces_a_huge_packet_loses_its_connection_before_memory_
 async def test_watch_on_a_connection_that_broke_asks_to_look_again() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         states = States(zk)
-        told = asyncio.Event()
+        fired = asyncio.Event()
         await zk.create("/a")
-        await zk.get("/a", lambda _: told.set())
+        await zk.get("/a", lambda _: fired.set())
         ensemble.drop_connections()
-        await told.wait()
+        await fired.wait()
         await states.until(SessionState.CONNECTED)
 
 
@@ -487,7 +487,7 @@ def test_zookeeper_connect_has_hosts_and_a_path(connect: str, expected: tuple[st
 
 
 @pytest.mark.parametrize("connect", ["", "/path", "h:1/a//b"])
-def test_zookeeper_connect_that_is_none_is_refused(connect: str) -> None:
+def test_invalid_zookeeper_connect_is_refused(connect: str) -> None:
     with pytest.raises(ConfigError, match=r"zookeeper\.connect"):
         SessionConfig.split(connect)
 

@@ -1,4 +1,4 @@
-"""What there is of a topic, by ZooKeeper's word."""
+"""Look-ups of topics in ZooKeeper."""
 
 from typing import cast
 
@@ -54,7 +54,7 @@ def test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_exists() -> None:
     run(story())
 
 
-async def test_there_is_no_topic_where_somebody_has_deleted_all() -> None:
+async def test_there_is_no_topic_after_the_topics_znode_was_deleted() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         assert not await topic_exists(zk, "orders", ID)
         assert await count_partitions(zk, "orders") == 0

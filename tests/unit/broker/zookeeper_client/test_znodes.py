@@ -167,7 +167,7 @@ def test_reassignment_is_kept_in_the_topic() -> None:
         ((1, 2, 3), (1,), (1, 2, 3), (), (2, 3)),
     ],
 )
-def test_reassignment_names_who_comes_and_who_goes(
+def test_reassignment_names_added_and_removed_replicas(
     replicas: tuple[int, ...],
     target: tuple[int, ...],
     full: tuple[int, ...],

@@ -135,7 +135,7 @@ class ReadsBehind:
 
 
 class LosesAnswers:
-    """A session whose connection is lost after each of these was done: what is repeated is refused then."""
+    """A session whose connection is lost after each of these operations: its repetition is refused."""
 
     def __init__(self, opened: ZooKeeperSession) -> None:
         self._opened = opened

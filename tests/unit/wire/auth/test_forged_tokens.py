@@ -1,4 +1,4 @@
-"""Ways to forge a token for OAUTHBEARER, each of which has worked against some server. None works here."""
+"""Ways to forge a token for OAUTHBEARER, each of which has worked against some server. All of them fail here."""
 
 import base64
 import hashlib
@@ -44,7 +44,7 @@ def token(header: dict[str, Any], signature: str = "", said: Any = None) -> str:
 
 
 def with_shared_secret(secret: bytes, algorithm: str = "HS256", **header: Any) -> str:
-    """The public key, which anybody has, taken for a shared secret."""
+    """Use the public key as a shared secret; everyone has it."""
     digest = {"HS256": hashlib.sha256, "HS384": hashlib.sha384, "HS512": hashlib.sha512}[algorithm]
     unsigned = token({"alg": algorithm, "kid": "rsa", **header}).rstrip(".")
     return f"{unsigned}.{b64(hmac.digest(secret, unsigned.encode(), digest))}"
@@ -167,7 +167,7 @@ def other_curve() -> dict[str, Any]:
         other_curve(),
     ],
 )
-def test_key_that_must_not_check_signatures_is_not_taken_from_the_set(jwk: dict[str, Any]) -> None:
+def test_key_that_must_not_verify_signatures_is_not_used(jwk: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         KeySet(document(jwk))
     validate = validator(ECDSA.jwk, jwk)

@@ -1,4 +1,4 @@
-"""PKCS12 and PEM stores, versions and suites, and what is asked of a certificate that replaces another."""
+"""PKCS12 and PEM stores, versions and suites, and the conditions for a certificate that replaces another."""
 
 import ssl
 import subprocess
@@ -41,7 +41,7 @@ def key_store(authority: Authority) -> Path:
 
 @pytest.fixture(scope="module")
 def trust_store(authority: Authority) -> Path:
-    """As keytool writes it: certificates that are marked as trusted, and no key."""
+    """As keytool writes it: certificates that are marked as trusted, without a key."""
     certificate = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
     path = authority.folder / "trust.p12"
     path.write_bytes(
@@ -64,7 +64,7 @@ def client(trust_store: Path) -> TlsSettings:
 
 @pytest.mark.parametrize("kind", ["PKCS12", "pkcs12", "JKS"])
 def test_pkcs12_stores_are_read_under_both_of_javas_names(key_store: Path, trust_store: Path, kind: str) -> None:
-    """keytool has written PKCS12 since Java 9, and Kafka's default of the type is JKS: Java reads it all the same."""
+    """keytool has written PKCS12 since Java 9, but Kafka's default type is JKS. Java reads such a store nevertheless."""
     said = shake_hands(
         server_context(server(key_store, keystore_type=kind)),
         client_context(replace(client(trust_store), truststore_type=kind)),
@@ -73,7 +73,7 @@ def test_pkcs12_stores_are_read_under_both_of_javas_names(key_store: Path, trust
 
 
 def test_chain_is_put_in_order(authority: Authority) -> None:
-    """The authority's certificate comes along, behind the leaf."""
+    """The authority's certificate is in the chain, behind the leaf."""
     pair = key_pair(server(authority.pkcs12("broker", PASSWORD, with_authority=True)))
     assert pair is not None
     leaf, issuer = x509.load_pem_x509_certificates(pair.chain.encode())
@@ -92,7 +92,7 @@ def test_chain_is_put_in_order(authority: Authority) -> None:
         ({"keystore_type": "PEM"}, r"ssl\.keystore\.type=PKCS12"),
     ],
 )
-def test_store_that_cannot_be_opened_is_told_without_secrets(
+def test_error_for_an_unreadable_store_has_no_secrets(
     key_store: Path, changes: dict[str, str | None], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words) as refused:
@@ -110,7 +110,7 @@ def test_real_jks_is_refused_with_the_command_that_converts_it(tmp_path: Path) -
         client_context(client(old))
 
 
-def test_pem_file_under_another_type_is_named_for_what_it_is(authority: Authority) -> None:
+def test_pem_file_with_another_type_is_recognised(authority: Authority) -> None:
     with pytest.raises(ConfigError, match=r"set ssl\.keystore\.type=PEM"):
         server_context(server(authority.folder / "broker.pem"))
 

@@ -1,4 +1,4 @@
-"""Who fails to log in again and again is evaluated ever more slowly; nobody else is."""
+"""An address with many failed logins is evaluated more and more slowly; other addresses are not."""
 
 from barnabas.wire.auth.login_pace import FREE_FAILURES, REMEMBERED_MAX, STEP_MS, WAITING_MAX, LoginPace
 

@@ -1,4 +1,4 @@
-"""PLAIN and SCRAM, server and client against each other and against the RFCs' own examples."""
+"""PLAIN and SCRAM: server and client against each other and against the RFCs' own examples."""
 
 import pytest
 
@@ -16,7 +16,7 @@ SALT = b"0123456789abcdef"
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_right_password_tells_who_it_is(user: str) -> None:
+def test_right_password_identifies_the_user(user: str) -> None:
     server = PlainServer(USERS)
     client = PlainClient(user, USERS[user])
     answer = server.evaluate(client.first())

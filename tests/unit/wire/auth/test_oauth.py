@@ -1,4 +1,4 @@
-"""OAUTHBEARER: tokens and key sets, rules for claims, the exchange on both sides, where a client's tokens come from."""
+"""OAUTHBEARER: tokens and key sets, rules for claims, the exchange on both sides, the sources of a client's tokens."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ def test_key_is_found_by_its_id_and_only_among_those_of_the_algorithm(key: Signi
 
 @pytest.mark.parametrize("header", [{"alg": "none"}, {"alg": None}, {"alg": "HS256"}, {"alg": 7}, {"crit": ["exp"]}])
 def test_token_that_no_key_of_the_set_could_have_signed_is_refused(key: SigningKey, header: dict[str, Any]) -> None:
-    """HS256 above all: a public key taken for a shared secret is how servers were fooled."""
+    """HS256 above all: servers were fooled into using a public key as a shared secret."""
     with pytest.raises(InvalidToken):
         KeySet(key_set(key)).verify(parse_jwt(key.token(header=header)))
 
@@ -91,7 +91,7 @@ def test_document_without_usable_keys_is_no_key_set(document: str) -> None:
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda raw: f"{b64(raw)}.{b64(raw)}.{b64(raw)}"))
-def test_any_text_is_taken_apart_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         parse_jwt(text)
     except InvalidToken:
@@ -223,7 +223,7 @@ def settings(url: str | None = None, **options: str) -> dict[str, str]:
     return found if url is None else {**found, "sasl.oauthbearer.token.endpoint.url": url}
 
 
-def test_token_of_an_endpoint_is_kept_and_asked_for_as_the_standard_says(key: SigningKey) -> None:
+def test_token_of_an_endpoint_is_requested_by_the_standard_and_kept(key: SigningKey) -> None:
     with serving(Provider(key)) as provider:
         source = token_source(
             settings(f"{provider.url}/token", clientId="service", clientSecret="service-secret", scope="a b")
@@ -247,13 +247,13 @@ def test_endpoint_that_refuses_or_fails(key: SigningKey, path: str, secret: str,
     assert secret not in str(failed.value)
 
 
-def test_answer_that_nests_deeper_than_the_parser_goes_has_no_token() -> None:
+def test_response_nested_too_deeply_for_the_parser_has_no_token() -> None:
     with pytest.raises(AuthenticationFailed, match="has no access_token"):
         _access_token("https://x/token", b"[" * 200_000)
 
 
 @pytest.mark.parametrize("url", [" file:///etc/hostname", "\tfile:///etc/hostname", "fi\nle:///etc/hostname"])
-def test_url_of_a_file_is_one_whatever_stands_before_it(url: str) -> None:
+def test_url_of_a_file_with_leading_characters_is_recognised(url: str) -> None:
     """The parser of URLs skips such characters. With a client's secret in the settings, nothing is sent anywhere."""
     source = token_source(settings(url, clientId="service", clientSecret="secret"))
     assert source._fetch.__qualname__.startswith("_from_file")
@@ -348,7 +348,7 @@ def test_file_that_is_no_key_set_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop() -> None:
-    """A provider of opaque tokens that answers slowly would hold up a whole broker, whose links log in with them."""
+    """A slow provider of opaque tokens must not block a whole broker whose links log in with them."""
     fetched_by: list[threading.Thread] = []
 
     def fetch() -> str:

@@ -1,4 +1,4 @@
-"""Passwords as Kafka encrypts them among dynamic settings."""
+"""Passwords as Kafka encrypts them in dynamic settings."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from barnabas.base.errors import ConfigError
 from barnabas.wire.auth.password_encoder import PasswordEncoder
 
 SECRET = "encoder-secret"
-#: What Apache Kafka 3.9.1's own encoder wrote, with the secret above.
+#: Written by Apache Kafka 3.9.1's own encoder, with the secret above.
 PASSWORD_OF_KAFKA = "keystore-passwörd"
 FROM_KAFKA = {
     "AES/CBC/PKCS5Padding": (
@@ -32,13 +32,13 @@ FROM_KAFKA = {
 
 
 @pytest.mark.parametrize("cipher", sorted(FROM_KAFKA))
-def test_what_kafka_encoded_is_decoded_whatever_the_own_settings(cipher: str) -> None:
+def test_passwords_encoded_by_kafka_are_decoded_with_any_settings(cipher: str) -> None:
     assert PasswordEncoder(SECRET).decode(FROM_KAFKA[cipher]) == PASSWORD_OF_KAFKA
 
 
 @pytest.mark.parametrize("cipher", sorted(FROM_KAFKA))
 @pytest.mark.parametrize("key_factory", [None, "PBKDF2WithHmacSHA1", "PBKDF2WithHmacSHA256"])
-def test_every_algorithm_there_and_back(cipher: str, key_factory: str | None) -> None:
+def test_every_algorithm_survives_a_round_trip(cipher: str, key_factory: str | None) -> None:
     encoder = PasswordEncoder(SECRET, cipher=cipher, key_factory=key_factory, key_bits=256, iterations=1024)
     encoded = encoder.encode("hush")
     assert "hush" not in encoded and encoder.decode(encoded) == "hush"

@@ -1,4 +1,4 @@
-"""A certificate that its authority has taken back opens no connection."""
+"""A revoked certificate opens no connection."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -58,7 +58,7 @@ def test_revoked_certificate_is_refused_and_another_is_not(authority: Authority)
         meet(authority, "revoked", crl)
 
 
-def test_list_that_cannot_be_read_is_told_at_the_start(authority: Authority) -> None:
+def test_unreadable_revocation_list_is_reported_at_the_start(authority: Authority) -> None:
     nothing = authority.folder / "nothing.crl"
     nothing.write_text("no list")
     with pytest.raises(ConfigError, match=r"barnabas\.ssl\.crl\.location"):

@@ -1,4 +1,4 @@
-"""The way of a connection through SASL, state by state."""
+"""The states of a connection during SASL."""
 
 import pytest
 
@@ -10,7 +10,7 @@ GOOD = b"\0alice\0secret"
 
 
 class TwoSteps:
-    """A mechanism of two tokens whose credential ends."""
+    """A mechanism with two tokens whose credential expires."""
 
     def __init__(self, expires_at_ms: int | None = None) -> None:
         self.user: str | None = None
@@ -53,7 +53,7 @@ def admitted(made: SaslSession, now_ms: int = 0) -> set[RequestKind]:
     return allowed
 
 
-def test_nothing_but_what_authentication_needs_is_admitted_before_it() -> None:
+def test_only_requests_for_authentication_are_admitted_before_it() -> None:
     made = session()
     assert admitted(made) == {RequestKind.VERSIONS, RequestKind.HANDSHAKE}
     made.handshake("PLAIN", with_headers=True, now_ms=0)

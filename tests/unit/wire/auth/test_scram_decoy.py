@@ -1,4 +1,4 @@
-"""Who asks for a user that does not exist is not told so."""
+"""A client that logs in as an unknown user cannot see that the user is unknown."""
 
 import base64
 
@@ -36,7 +36,7 @@ def test_no_password_is_right() -> None:
 
 
 class OldLibrdkafka(ScramClient):
-    """Before 2.6.1: its own nonce comes once more, in front of the server's."""
+    """librdkafka before 2.6.1 repeats its own nonce before the server's."""
 
     def respond(self, token: bytes) -> bytes | None:
         if f"r={self._nonce}" not in token.decode():
@@ -54,7 +54,7 @@ class OldLibrdkafka(ScramClient):
 
 @pytest.mark.parametrize(("client_type", "password"), [(ScramClient, "p"), (OldLibrdkafka, "p"), (OldLibrdkafka, "no")])
 def test_old_librdkafka_logs_in_with_its_nonce_repeated(client_type: type[ScramClient], password: str) -> None:
-    """U4: Debian's kcat could not log in. Kafka takes a nonce that ends with the server's; the proof covers all of it."""
+    """Debian's kcat could not log in. Kafka accepts a nonce that ends with the server's; the proof covers all of it."""
     salted = MECHANISM.salted_password("p", b"salt", 4096)
     client_key = MECHANISM.hmac(salted, b"Client Key")
     known = ScramCredential(

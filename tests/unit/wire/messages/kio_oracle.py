@@ -1,4 +1,4 @@
-"""kio's entities as the second opinion: random instances of theirs, their bytes, and the same values in our classes."""
+"""kio's entities as a second opinion: random instances of theirs, their bytes, and the same values in our classes."""
 
 import datetime
 import io
@@ -65,7 +65,7 @@ def random_field(chance: random.Random, field: Field[Any]) -> object:
         return get_tagged_field_default(field)
     inner, is_array, nullable = split(field.type)
     kafka_type = field.metadata.get("kafka_type")
-    # kio has no bytes for a tagged field that is null but not by default.
+    # kio cannot encode a tagged field that is null if null is not its default.
     if (
         nullable
         and kafka_type != "uuid"
@@ -91,7 +91,7 @@ def kio_bytes(entity: Any) -> bytes:
 
 
 def to_ours(entity: Any, cls: type[Message]) -> Message:
-    """The same values in our class. An absent tagged struct is None with us, and one full of defaults is absent."""
+    """Convert to our class. An absent tagged struct is None, and one with only defaults is absent."""
     values: dict[str, object] = {}
     for field in fields(entity):
         name = field.name.removesuffix("_").replace("k_raft_", "kraft_")
@@ -118,7 +118,7 @@ def to_ours(entity: Any, cls: type[Message]) -> Message:
 def plain(value: Any, type_: str) -> object:
     match value:
         case None:
-            # kio's None for a uuid is all zeros, for a time it is -1.
+            # kio's None means zeros for a uuid, and -1 for a time.
             return {"uuid": ZERO_UUID, "int64": -1}.get(type_)
         case ErrorCode():
             return value.value

@@ -1,4 +1,4 @@
-"""Random messages of our own classes, at a version: only fields that the version has are set."""
+"""Random messages of our own classes at a version: only fields of that version are set."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Messages that kio lacks: their bytes as the schemas of Kafka 3.9 lay them out, spelled out here by hand."""
+"""Messages that kio lacks: their bytes as the schemas of Kafka 3.9 define them, written out by hand."""
 
 import random
 
@@ -283,12 +283,12 @@ LAYOUTS: list[tuple[Versioned, int, list[str]]] = [
 def test_bytes_are_those_of_the_schema(message: Versioned, version: int, layout: list[str]) -> None:
     expected = bytes.fromhex("".join(layout))
     assert encode(message, version) == expected
-    # What the version has comes back; what it lacks reads as default, so that the bytes are the same again.
+    # The fields of the version are read back, the others have their defaults, so the bytes are the same again.
     assert encode(decode(type(message), expected, version), version) == expected
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_version_comes_back_as_it_went(cls: type[Versioned]) -> None:
+def test_every_version_survives_a_round_trip(cls: type[Versioned]) -> None:
     for _, version in every_version([cls]):
         chance = random.Random(f"{cls.__name__} {version}")
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Whatever arrives, a reader says `Malformed` or reads it: no other failure, no memory out of proportion."""
+"""Whatever arrives, a reader raises `Malformed` or reads it, without other failures or excessive memory."""
 
 import contextlib
 import random
@@ -23,7 +23,7 @@ from tests.unit.wire.messages.message_samples import every_class, random_message
 
 CLASSES = every_class()
 
-#: Varints and fixed-size integers that claim the most.
+#: Varints and fixed-size integers that claim the largest sizes.
 HUGE = (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\x7f\xff", b"\xff\xff\xff\x7f", b"\x80\x00\x00\x00")
 
 
@@ -76,14 +76,14 @@ def test_memory_stays_in_proportion_to_the_input(cls: type[Versioned], version: 
             with contextlib.suppress(Malformed):
                 read(data, 0, len(data))
             _, peak = tracemalloc.get_traced_memory()
-            # An object of ours takes a few hundred bytes, and at least two of the input's.
+            # An object takes a few hundred bytes, and at least two bytes of the input.
             assert peak - before < 20_000 + 300 * len(data)
     finally:
         tracemalloc.stop()
 
 
 def test_array_of_the_smallest_elements_costs_no_more_than_its_bytes_allow() -> None:
-    # A MetadataRequest v4 whose topics claim a million, with a megabyte of zeros behind: each topic is two of them.
+    # A MetadataRequest v4 that claims a million topics, followed by a megabyte of zeros: each topic is two of them.
     data = (1_000_000).to_bytes(4) + bytes(1_000_000)
     with pytest.raises(Malformed, match=r"MetadataRequest\.topics: claims 1000000"):
         decode(MetadataRequest, data, 4)
@@ -156,7 +156,7 @@ def test_string_that_no_client_reads_is_not_written() -> None:
         encode(DescribeGroupsRequest(groups=["x" * 40_000]), DescribeGroupsRequest.MAX_VERSION)
 
 
-def test_error_message_is_cut_to_what_clients_read() -> None:
+def test_error_message_is_cut_to_the_length_that_clients_read() -> None:
     """It may repeat the longest name that a client can send, with words around it."""
     for version in (2, FindCoordinatorResponse.FLEXIBLE_FROM):
         answer = FindCoordinatorResponse(error_message="ä" * 20_000)

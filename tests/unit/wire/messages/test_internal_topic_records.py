@@ -1,4 +1,4 @@
-"""Records that Apache Kafka 3.9.1 wrote to its internal topics: decoded, they are what its own dump tool printed."""
+"""Records that Apache Kafka 3.9.1 wrote to its internal topics decode to the output of its own dump tool."""
 
 import json
 import re
@@ -29,7 +29,7 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 
 
 def records_of(log: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of uncompressed batches, read with the primitives alone."""
+    """Keys and values of uncompressed batches, read only with the primitives."""
     data = log.read_bytes()
     at = 0
     while at < len(data):
@@ -66,7 +66,7 @@ def again(record: Record, version: int) -> bytes:
     return encode_versioned(record, version)
 
 
-def test_offsets_and_groups_are_what_kafka_dumps() -> None:
+def test_offsets_and_groups_equal_kafkas_dump() -> None:
     records = list(records_of(GOLDEN / "broker-0/__consumer_offsets-1/00000000000000000000.log"))
     expected = dumped("__consumer_offsets.txt")
     assert len(records) == len(expected) == 6
@@ -107,7 +107,7 @@ def with_partitions(data: Any, field: str, shown_as: str) -> dict[str, object]:
     return shown | {"userData": ""}
 
 
-def test_transactions_are_what_kafka_dumps() -> None:
+def test_transactions_equal_kafkas_dump() -> None:
     records = list(records_of(GOLDEN / "broker-0/__transaction_state-0/00000000000000000000.log"))
     expected = dumped("__transaction_state.txt")
     assert len(records) == len(expected) == 13

@@ -62,7 +62,7 @@ def test_field_that_the_version_lacks_is_left_out_and_reads_as_its_default() -> 
     assert decode(FetchRequest, encode(sent, 11), 11) == sent
 
 
-def test_null_where_the_version_has_none_is_unwritable() -> None:
+def test_null_in_a_version_without_null_is_unwritable() -> None:
     with pytest.raises(Unwritable, match=r"MetadataRequest\.topics"):
         encode(MetadataRequest(topics=None), 0)
     assert decode(MetadataRequest, encode(MetadataRequest(topics=None), 1), 1).topics is None
@@ -158,7 +158,7 @@ def test_tagged_fields_that_do_not_add_up_are_malformed(tags: bytes) -> None:
         decode(FetchRequest, with_tags(tags), 15)
 
 
-def test_nullable_struct_has_a_byte_that_says_so() -> None:
+def test_nullable_struct_has_a_byte_for_null() -> None:
     empty = ConsumerGroupHeartbeatResponse(member_epoch=1)
     assert encode(empty, 0)[-2:] == b"\xff\0"
     full = ConsumerGroupHeartbeatResponse(member_epoch=1, assignment=Assignment())

@@ -69,7 +69,7 @@ def test_unknown_tagged_fields_of_a_header_are_skipped() -> None:
 
 
 def test_api_versions_of_the_future_still_has_a_header() -> None:
-    # KIP-511: it is answered in version 0 with what we do have.
+    # KIP-511: the broker answers in version 0 with the versions that it has.
     frame = encode_request(ApiVersionsRequest(), 4, 9, "me")[4:]
     header = parse_request_header(frame[:2] + b"\0\x63" + frame[4:])
     assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (18, 99, 9, "me")
@@ -92,7 +92,7 @@ def test_header_that_is_not_one_is_malformed(raw: bytes) -> None:
         parse_request_header(raw)
 
 
-def test_api_key_that_nobody_knows_is_malformed() -> None:
+def test_unknown_api_key_is_malformed() -> None:
     with pytest.raises(Malformed, match="unknown API key 999"):
         parse_request_header(struct.pack(">hhih", 999, 0, 1, -1))
 

@@ -1,4 +1,4 @@
-"""Every API, version and direction: our bytes are kio's bytes, and they come back as they went."""
+"""Every API, version and direction: our bytes equal kio's bytes, and decode to the same values."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""The v2 header seen in place: fields, bounds, CRC, patches."""
+"""The v2 header, read in place: fields, bounds, CRC, patches."""
 
 import struct
 import timeit
@@ -20,7 +20,7 @@ def a_batch(*, base_offset: int = 100, records: int = 3, **kwargs: object) -> by
     return builder.build()
 
 
-def test_header_says_what_the_builder_was_told():
+def test_header_has_the_fields_of_the_builder():
     batch = a_batch(
         base_offset=100,
         records=3,

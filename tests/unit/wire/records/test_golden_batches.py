@@ -1,4 +1,4 @@
-"""Every batch that Kafka 3.9.1 wrote: valid, decoded, and encoded again to the same bytes where that is determined."""
+"""Every batch that Kafka 3.9.1 wrote is valid, decoded, and encoded again to the same bytes if these are determined."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def batches(path: Path):
         yield data[position : position + header.size_bytes], header
 
 
-def test_there_is_something_to_test():
+def test_golden_logs_exist():
     assert len(LOGS) >= 27
     assert sum(1 for path in LOGS for _ in batches(path)) > 200
 
@@ -31,7 +31,7 @@ def test_every_batch_is_valid_and_built_again_to_the_same_bytes(path: Path):
         assert len(records) == header.record_count
         codec = Codec(header.codec)
         if codec in (Codec.SNAPPY, Codec.ZSTD):
-            # The client (librdkafka) framed or compressed otherwise: the records must be the same, byte for byte.
+            # The client (librdkafka) framed or compressed differently, but the records must have the same bytes.
             body = rc.records_body(data, 0, header)
             assert decompress(codec, compress(codec, body)) == body
             continue
@@ -58,7 +58,7 @@ def rebuild(records: list[rc.Record], header: rb.BatchHeader) -> bytes:
     return builder.build()
 
 
-def test_log_append_time_batch_is_made_from_create_time_by_a_patch():
+def test_patch_turns_a_create_time_batch_into_a_log_append_time_batch():
     ((data, header),) = batches(BROKER / "appendtime-0" / "00000000000000000000.log")
     assert header.timestamp_type == rb.LOG_APPEND_TIME
     assert {record.timestamp for record in rc.iter_records(data)} == {header.max_timestamp}

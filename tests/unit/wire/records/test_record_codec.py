@@ -1,4 +1,4 @@
-"""Records: round trips, strictness, control records, what compaction leaves."""
+"""Records: round trips, strictness, control records, emptied batches."""
 
 import pytest
 from hypothesis import given, settings
@@ -49,7 +49,7 @@ def test_plain_batch_is_the_builders_byte_for_byte(pairs, producer):
     base_sequence=st.integers(0, 2**31 - 1),
 )
 @settings(deadline=None, max_examples=60)
-def test_what_is_built_is_read_back(fields, codec, base_offset, base_sequence):
+def test_built_records_are_read_back(fields, codec, base_offset, base_sequence):
     builder = rc.BatchBuilder(
         base_offset=base_offset, codec=codec, producer_id=1, producer_epoch=0, base_sequence=base_sequence
     )
@@ -139,7 +139,7 @@ def test_control_batch_that_compaction_emptied_has_no_marker():
     [(None, b"\0" * 6), (b"\0\0", b"\0" * 6), (b"\xff\xff\0\1", b"\0" * 6), (b"\0\0\0\1", None), (b"\0\0\0\1", b"\0"),
      (b"\0\0\0\1", b"\xff\xff\0\0\0\0"), (b"\0\0\0\2", b"\0" * 6), (b"\0\0\0\x63", b"\0" * 6)],
 )  # fmt: skip
-def test_what_is_no_transaction_marker_is_malformed(key, value):
+def test_record_that_is_no_transaction_marker_is_malformed(key, value):
     with pytest.raises(Malformed):
         rc.parse_end_txn_marker(rc.Record(0, 0, key, value))
 
@@ -254,7 +254,7 @@ def test_a_clients_batch_with_a_gap_is_malformed():
     builder.append(b"a", b"", timestamp=0)
     builder.append(b"a", b"", timestamp=0, offset=2)
     batch = builder.build()
-    with pytest.raises(Malformed, match="none may be skipped"):
+    with pytest.raises(Malformed, match="no offset may be skipped"):
         rc.validate_records(batch, 0, rb.read_header(batch))
     short = batch_of(one(0), count=1, last_delta=3)
     with pytest.raises(Malformed, match="last offset delta is 3"):
@@ -279,7 +279,7 @@ def test_bomb_is_refused_at_the_bound():
         (one(0), 1, "bytes follow the 1 records"),
     ],
 )
-def test_bomb_is_seen_for_what_it_is_before_it_goes_off(codec, beginning, count, why, monkeypatch):
+def test_decompression_bomb_is_refused_before_it_takes_memory(codec, beginning, count, why, monkeypatch):
     body = beginning + bytes(20_000_000)
     made = []
 

@@ -1,4 +1,4 @@
-"""How keys and values begin: the scanner that a broker finds schema ids with, beside the decoder that reads everything."""
+"""The first bytes of keys and values: the scanner for schema ids, compared with the full decoder."""
 
 import pytest
 from hypothesis import given

@@ -40,7 +40,7 @@ SETTINGS: Final = (
             "Java class that decides client quotas.", no_effect=reasons.JAVA),
 )
 
-#: Set through AlterConfigs only: a properties file cannot hold them.
+#: Set only through AlterConfigs: a properties file cannot set them.
 DYNAMIC_ONLY: Final = (
     Setting("leader.replication.throttled.rate", LONG, LONG_MAX, MEDIUM, at_least(0), CLUSTER_WIDE,
             "Bytes per second that this broker, as leader, sends to throttled replicas."),
@@ -50,7 +50,7 @@ DYNAMIC_ONLY: Final = (
             "Bytes per second for moving replicas between log directories of this broker."),
 )
 
-#: Of users and client ids.
+#: Quotas of users and client ids.
 CLIENT_QUOTAS: Final = (
     Setting("producer_byte_rate", LONG, LONG_MAX, MEDIUM, None, TOPIC,
             "Bytes per second that a client may produce to one broker."),
@@ -62,7 +62,7 @@ CLIENT_QUOTAS: Final = (
             "Partitions per second that a client may create or delete."),
 )
 
-#: Of addresses.
+#: Quotas of IP addresses.
 IP_QUOTAS: Final = (
     Setting("connection_creation_rate", INT, INT_MAX, MEDIUM, at_least(0), TOPIC,
             "Connections per second that one address may open."),

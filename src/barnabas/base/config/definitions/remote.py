@@ -58,7 +58,7 @@ SETTINGS: Final = (
     Setting("remote.log.manager.task.retry.jitter", DOUBLE, 0.2, LOW, between(0, 0.5), READ_ONLY,
             "Random part of such a pause.", internal=True),
     Setting("remote.log.reader.threads", INT, 10, MEDIUM, at_least(1), READ_ONLY,
-            "Requests for parts of segments that are under way at once, for all reads together."),
+            "Requests for parts of segments that may be in flight at once, for all reads together."),
     Setting("remote.log.reader.max.pending.tasks", INT, 100, MEDIUM, at_least(1), READ_ONLY,
             "Reads of remote storage, besides those, that may wait; more are answered without records."),
     Setting("log.local.retention.ms", LONG, -2, MEDIUM, at_least(-2), CLUSTER_WIDE,

@@ -106,7 +106,7 @@ SETTINGS: Final = (
     Setting("password.encoder.secret", PASSWORD, None, MEDIUM, None, READ_ONLY,
             "Secret with which dynamic passwords are encrypted in ZooKeeper, the same on every broker."),
     Setting("password.encoder.old.secret", PASSWORD, None, MEDIUM, None, READ_ONLY,
-            "Former secret, given once after a change so that stored passwords can be encrypted anew."),
+            "Former secret, given once after a change so that stored passwords can be encrypted again."),
     Setting("password.encoder.keyfactory.algorithm", STRING, None, LOW, None, READ_ONLY,
             "Key derivation of that encryption; unset, PBKDF2 with SHA-512."),
     Setting("password.encoder.cipher.algorithm", STRING, "AES/CBC/PKCS5Padding", LOW, None, READ_ONLY,

@@ -30,7 +30,7 @@ SETTINGS: Final = (
     Setting("zookeeper.set.acl", BOOLEAN, False, HIGH, None, READ_ONLY,
             "Whether nodes are created so that only brokers may change them."),
     Setting("zookeeper.max.in.flight.requests", INT, 10, HIGH, at_least(1), READ_ONLY,
-            "Requests to ZooKeeper that may be under way at the same time, up to 128, which is also what a broker takes "
+            "Requests to ZooKeeper that may be in flight at the same time, up to 128, which is also what a broker takes "
             "where this is not set."),
     Setting("zookeeper.ssl.client.enable", BOOLEAN, False, MEDIUM, None, READ_ONLY,
             "Whether the connection to ZooKeeper uses TLS."),

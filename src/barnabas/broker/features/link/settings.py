@@ -1,4 +1,4 @@
-"""The properties of a link: how to reach the source, and how to mirror it. Validated once. Pure except for name lookups."""
+"""The properties of a link: how to reach the source, and how to mirror it. Validated once. Pure but for name lookups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,6 +7,7 @@ from typing import Final
 from barnabas.base.config.catalog import TOPIC_SETTINGS
 from barnabas.base.errors import ConfigError
 from barnabas.base.expressions import BadExpression, compile_expression
+from barnabas.base.names import did_you_mean
 from barnabas.broker.zookeeper_client.znodes_link import LinkSpec
 from barnabas.client import names
 from barnabas.client.config import ClientConfig, client_config, whole_number
@@ -71,7 +72,7 @@ class LinkSettings:
         others = {key: value for key, value in configs.items() if key not in own}
         for key in own:
             if key not in NAMES:
-                raise ConfigError(f"{key} is not a setting of a link{names.nearest(key, NAMES)}")
+                raise ConfigError(f"{key} is not a setting of a link{did_you_mean(key, NAMES)}")
         if any(key.startswith("config.providers") for key in others):
             raise ConfigError(
                 "config.providers is not allowed: it would read files and variables of the brokers; the tool resolves them"
@@ -105,7 +106,7 @@ def _topic_configs(text: str) -> tuple[str, ...]:
     for name in listed:
         if name not in TOPIC_SETTINGS:
             raise ConfigError(
-                f"{TOPIC_CONFIGS}: {name} is not a setting of a topic{names.nearest(name, TOPIC_SETTINGS)}"
+                f"{TOPIC_CONFIGS}: {name} is not a setting of a topic{did_you_mean(name, TOPIC_SETTINGS)}"
             )
         if name.startswith("barnabas.link."):
             raise ConfigError(f"{TOPIC_CONFIGS}: only links may set {name}")

@@ -1,4 +1,4 @@
-"""`cleaner-offset-checkpoint`: up to where each compacted log is clean, one file in each log directory.
+"""`cleaner-offset-checkpoint`: the offset below which each compacted log is clean, one file in each log directory.
 
 Owner: the event loop; files are written on threads, one write of a file at a time.
 """
@@ -26,9 +26,9 @@ class CleanerCheckpoints:
         self._offsets: dict[TopicPartition, int] = {}
         #: The directory whose file names the partition.
         self._dirs: dict[TopicPartition, str] = {}
-        #: Log directory -> whether its file is to be written again once the write under way has ended.
+        #: Log directory -> whether its file must be written again after the present write.
         self._writing: dict[str, bool] = {}
-        #: Partition directories in which segments were swapped: durable before a checkpoint calls them clean.
+        #: Partition directories with swapped segments: they must be synced before a checkpoint calls them clean.
         self._unsynced: dict[str, set[str]] = {}
         self._idle: asyncio.Future[None] | None = None
 
@@ -45,7 +45,7 @@ class CleanerCheckpoints:
         return self._offsets.get(partition)
 
     def set(self, log: Log, offset: int, *, swapped: bool = False) -> None:
-        """`log` is clean below `offset`; `swapped`: its directory must be synced first."""
+        """Record that `log` is clean below `offset`. `swapped`: its directory must be synced first."""
         if swapped:
             self._unsynced.setdefault(log.log_dir, set()).add(log.directory)
         before = self._dirs.get(log.partition)
@@ -56,17 +56,17 @@ class CleanerCheckpoints:
         self._request(log.log_dir)
 
     def truncate(self, log: Log, offset: int) -> None:
-        """Nothing at or above `offset` is what it was."""
+        """Lower the checkpoint: the log was truncated at `offset`."""
         if self._offsets.get(log.partition, 0) > offset:
             self.set(log, offset)
 
     def follow(self, log: Log) -> None:
-        """The log may have moved to another directory: its checkpoint goes with it."""
+        """Move the checkpoint to the log's present directory, if the log has moved."""
         if self._dirs.get(log.partition, log.log_dir) != log.log_dir:
             self.set(log, self._offsets[log.partition])
 
     def drop(self, partition: TopicPartition) -> None:
-        """The log is gone: one of the same name would be another."""
+        """Forget the checkpoint: the log is gone, and one of the same name would be another."""
         self._offsets.pop(partition, None)
         directory = self._dirs.pop(partition, None)
         if directory is not None:
@@ -109,7 +109,7 @@ class CleanerCheckpoints:
         self._env.threads.run(work, done)
 
     async def written(self) -> None:
-        """Wait until every write that was asked for has ended."""
+        """Wait until every requested write has ended."""
         if self._writing:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle

@@ -1,9 +1,8 @@
-"""The log cleaner: finds the filthiest compacted log, has a worker clean it, and swaps the cleaned segments in.
+"""The log cleaner: picks the dirtiest compacted log, lets a worker clean it, and swaps the cleaned segments in.
 
-Owner: the event loop. It reads no record itself: surveys look at sizes and timestamps of segments, a few logs at a time,
-the work is a worker's, and a swap is a handful of renames. A job holds what it began with; nothing is trusted
-when a report comes: a log that was truncated, deleted, closed or moved meanwhile keeps its segments, and what the worker
-wrote is removed.
+Owner: the event loop. It reads no records: a survey reads sizes and timestamps of segments, a few logs at a time, a worker does
+the work, and a swap is a few renames. When a report comes, the job checks its log again: if the log was truncated, deleted,
+closed or moved meanwhile, it keeps its segments, and the worker's files are removed.
 
 Compacted logs have their retention here too, between cleanings, so that no segment is deleted under a worker.
 """
@@ -24,21 +23,22 @@ from barnabas.broker.storage.cleaner.planning import Candidate, DirtyRange, clea
 from barnabas.broker.storage.cleaner.process import Worker
 from barnabas.broker.storage.cleaner.settings import CleanerMetrics, CleanerSettings
 from barnabas.broker.storage.environment import LogEnvironment
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.manager import LogManager
 from barnabas.broker.storage.replacement import open_cleaned
-from barnabas.broker.storage.segment import IndexUnderRepair, Segment
+from barnabas.broker.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
-#: Logs looked at before others get their turn on the loop.
+#: Logs that a survey handles before the loop runs other work.
 _SLICE: Final = 32
-#: A log that has killed its worker so often is left alone: it would kill the next one too.
+#: After so many dead workers a log is not cleaned any more: it would kill the next worker too.
 _DEATHS_MAX: Final = 3
 
 
 class _Running:
-    """A job under way."""
+    """A job that is running."""
 
     __slots__ = ("aborted", "directory", "last", "log", "segments", "swaps", "worker")
 
@@ -46,11 +46,11 @@ class _Running:
         self.log = log
         self.segments = segments
         self.worker = worker
-        #: Where the log was: a directory that is renamed or replaced is another one.
+        #: The log's directory when the job began: after a rename or a replacement the job is void.
         self.directory = log.directory
-        #: Nothing that it reports is used any more.
+        #: Whether the job's reports are ignored.
         self.aborted = False
-        #: Groups that are being swapped in, and the worker's last word, which waits for them.
+        #: Number of groups that are being swapped in, and the worker's last report, which waits for them.
         self.swaps = 0
         self.last: Report | None = None
 
@@ -89,9 +89,9 @@ class Cleaner:
     # -- beginning and end
 
     def start(self) -> None:
-        """Begin to look for dirty logs, if `log.cleaner.enable`."""
+        """Begin to survey the logs, if `log.cleaner.enable`."""
         if not self.settings.enable:
-            logger.info("the log cleaner is disabled")
+            logger.info("[log cleaner] disabled")
             return
         self.checkpoints.load()
         self._env.on_cut = self._on_cut
@@ -101,7 +101,7 @@ class Cleaner:
         self._schedule(self.settings.backoff_ms)
 
     async def stop(self) -> None:
-        """End every job and worker; what they wrote is removed, what was decided is on disk."""
+        """End every job and worker: remove unfinished files, and wait until decided swaps are on disk."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -118,15 +118,15 @@ class Cleaner:
         await self.checkpoints.written()
 
     def update_settings(self, settings: CleanerSettings) -> None:
-        """For jobs that begin from now on. `enable` needs a restart, as in Kafka."""
+        """Use these settings for new jobs. `enable` needs a restart, as in Kafka."""
         self.settings = settings
 
     def abort(self, partition: TopicPartition) -> None:
-        """End the cleaning of this partition's log, if there is one under way; it stays as dirty as it was."""
+        """End the cleaning of this partition's log, if any; the log stays as dirty as it was."""
         running = self._running.get(partition)
         if running is not None and not running.aborted:
             running.aborted = True
-            logger.info("the cleaning of %s is aborted", partition)
+            logger.info("[log cleaner] the cleaning of %s is aborted", partition)
             running.worker.kill()
 
     def is_cleaning(self, partition: TopicPartition) -> bool:
@@ -135,7 +135,7 @@ class Cleaner:
     def is_uncleanable(self, partition: TopicPartition) -> bool:
         return self._uncleanable.get(partition) is not None
 
-    # -- what happens to logs
+    # -- changes of logs
 
     def _on_cut(self, partition: TopicPartition, directory: str, offset: int) -> None:
         log = self._manager.get(partition)
@@ -150,7 +150,7 @@ class Cleaner:
         self._uncleanable.pop(partition, None)
         self._deaths.pop(partition, None)
 
-    # -- looking for the filthiest
+    # -- the survey
 
     def _schedule(self, delay_ms: int) -> None:
         if self._timer is not None:
@@ -158,7 +158,7 @@ class Cleaner:
         self._timer = None if self._stopped else self._env.timers.call_later(delay_ms / 1000, self.survey)
 
     def survey(self) -> None:
-        """Look at all compacted logs now, and give the filthiest to the workers that are free."""
+        """Check all compacted logs now, and give the dirtiest ones to free workers."""
         if self._stopped or not self._started:
             return
         if self._surveying:
@@ -175,7 +175,7 @@ class Cleaner:
         except StopIteration:
             self._surveyed()
         except BaseException:
-            self._surveyed()  # a bug in one survey is not the end of all cleaning
+            self._surveyed()  # a bug in one survey must not end all cleaning
             raise
         else:
             self._timer = self._env.timers.call_later(0, lambda: self._continue(slices))
@@ -204,7 +204,7 @@ class Cleaner:
             self._clean(best.partition, now_ms)
 
     def _look_at(self, log: Log, now_ms: int) -> Candidate | None:
-        """Its retention, then how dirty it is. None where it is not to be cleaned now."""
+        """Run the log's retention, then measure how dirty it is. None if it must not be cleaned now."""
         partition = log.partition
         if log.is_closed or partition in self._running or self._is_left_alone(log):
             return None
@@ -216,34 +216,34 @@ class Cleaner:
         return Candidate(partition, dirty, log.config.min_cleanable_dirty_ratio)
 
     def _dirty_range(self, log: Log, now_ms: int, *, retain: bool = False) -> DirtyRange | None:
-        """None where the log is not to be cleaned. With `retain` what is too old goes first."""
+        """Return the dirty range; None if the log must not be cleaned. With `retain`, run its retention first."""
         try:
             if retain:
                 log.delete_old_segments(now_ms)
             self.checkpoints.follow(log)
             if self._manager.get_future(log.partition) is not None:
-                return None  # its copy must not be behind what a checkpoint says is clean
+                return None  # a copy must not lack records below the cleaner's checkpoint
             if log.recovery_point < log.segments.active.base_offset:
                 log.flusher.flush_in_background(log.segments.active.base_offset)
             return dirty_range(log, self.checkpoints.get(log.partition), now_ms)
         except LogDirFault as fault:
-            logger.error("%s is not cleaned: %s", log.partition, fault)
+            logger.error("[log cleaner] %s is not cleaned: %s", log.partition, fault)
         except OSError as error:
             self._manager.handle_fault(LogDirFault(log.log_dir, error))
         except Malformed as error:
             self._mark_uncleanable(log, str(error))
         except IndexUnderRepair as error:
-            logger.info("%s is not cleaned yet: %s", log.partition, error)
+            logger.info("[log cleaner] %s is not cleaned yet: %s", log.partition, error)
         return None
 
     def _is_left_alone(self, log: Log) -> bool:
         if self._uncleanable.get(log.partition) not in (None, log):
-            # Another log of that name: moved to another directory, or created again.
+            # Another log of that name: the log was moved to another directory, or created again.
             del self._uncleanable[log.partition]
         return log.partition in self._uncleanable
 
     def _mark_uncleanable(self, log: Log, why: str) -> None:
-        logger.warning("%s cannot be cleaned, and is left alone until the next start: %s", log.partition, why)
+        logger.warning("[log cleaner] %s cannot be cleaned and is skipped until the next start: %s", log.partition, why)
         self._uncleanable[log.partition] = log
 
     # -- one job
@@ -252,7 +252,7 @@ class Cleaner:
         log = self._manager.get(partition)
         if log is None or log.is_closed:
             return
-        # Others had their turn since it was looked at.
+        # The log may have changed since the survey.
         dirty = self._dirty_range(log, now_ms)
         if dirty is None or dirty.dirty_bytes == 0:
             return
@@ -262,7 +262,7 @@ class Cleaner:
         running = _Running(log, segments, worker)
         self._running[partition] = running
         logger.info(
-            "cleaning %s: [%d, %d) is dirty, %d bytes of %d",
+            "[log cleaner] cleaning %s: [%d, %d) is dirty, %d bytes of %d",
             partition,
             dirty.first_dirty_offset,
             dirty.end_offset,
@@ -292,17 +292,19 @@ class Cleaner:
                 error = OSError(report.errno, report.message)
                 self._manager.handle_fault(LogDirFault(running.log.log_dir, error))
                 if descriptors.are_exhausted(error):
-                    after_ms = self.settings.backoff_ms  # the log is as dirty as before: at once would be for ever
+                    after_ms = (
+                        self.settings.backoff_ms
+                    )  # the log is as dirty as before: without a pause this would loop
             else:
                 self._mark_uncleanable(running.log, report.message)
         if running.aborted:
-            # It ended before it could be killed: what it left is removed all the same.
+            # The job ended before it could be killed: remove its files all the same.
             self._remove_cleaned(running)
             return
         self._end(partition, running, after_ms=after_ms)
 
     def _holds(self, running: _Running) -> bool:
-        """Whether the log is still the one that the job was made for."""
+        """Whether the log is still the one for which the job began."""
         log = running.log
         return (
             self._manager.get(log.partition) is log
@@ -324,7 +326,9 @@ class Cleaner:
         def swapped(error: Exception | None) -> None:
             running.swaps -= 1
             if error is not None:
-                logger.error("cleaned segments of %s are not taken: %s", log.partition, error)
+                logger.error(
+                    "[log cleaner] cleaned segments of %s are not used, trying again: %s", log.partition, error
+                )
                 self.abort(log.partition)
             if not running.swaps and running.last is not None:
                 self._on_report(running, running.last)
@@ -349,7 +353,7 @@ class Cleaner:
         self._dead_workers = 0
         self._last_stats[id(running.worker)] = stats
         logger.info(
-            "cleaned %s up to %d in %.1f s (%.1f s for the keys): %d records, %d bytes became %d records, %d bytes; "
+            "[log cleaner] cleaned %s up to %d in %.1f s (%.1f s for keys): %d records, %d bytes became %d records, %d bytes; "
             "the map of keys was %.1f%% full%s",
             log.partition,
             report.next_dirty_offset,
@@ -368,13 +372,13 @@ class Cleaner:
         if not running.aborted:
             self._dead_workers += 1
             deaths = self._deaths[partition] = self._deaths.get(partition, 0) + report.was_running
-            logger.error("the cleaning of %s has failed: %s", partition, report.message)
+            logger.error("[log cleaner] the cleaning of %s has failed, trying again: %s", partition, report.message)
             if deaths >= _DEATHS_MAX:
-                self._mark_uncleanable(running.log, f"{deaths} workers died of it")
+                self._mark_uncleanable(running.log, f"{deaths} workers died while cleaning it")
         self._remove_cleaned(running)
 
     def _remove_cleaned(self, running: _Running) -> None:
-        """Remove what a job left. The partition counts as being cleaned until it is gone."""
+        """Remove a job's files. The partition counts as being cleaned until they are gone."""
         log, disk = running.log, self._env.disk
         directory = log.directory
 
@@ -382,7 +386,7 @@ class Cleaner:
             try:
                 files = disk.listdir(directory)
             except FileNotFoundError:
-                return  # deleted with all that was in it
+                return  # deleted together with its directory
             for name in files:
                 if name.endswith(names.CLEANED_SUFFIX):
                     disk.unlink(f"{directory}/{name}")
@@ -405,7 +409,7 @@ class Cleaner:
         if len(self._idle_workers) + len(self._running) < self.settings.threads:
             self._idle_workers.append(running.worker)
         if after_ms == 0:
-            # There may be another dirty one: Kafka, too, waits only when there is none.
+            # There may be another dirty log. Like Kafka, wait only if there is none.
             if self._surveying:
                 self._again = True
             else:
@@ -414,7 +418,7 @@ class Cleaner:
     # -- numbers
 
     def _dirty_bytes(self, log: Log, now_ms: int) -> int:
-        """Of a log that cannot be cleaned: all of it where even that cannot be told."""
+        """Return the dirty bytes of an uncleanable log; all its bytes if they cannot be determined."""
         try:
             return dirty_range(log, self.checkpoints.get(log.partition), now_ms).dirty_bytes
         except (Malformed, IndexUnderRepair, OSError):
@@ -422,7 +426,7 @@ class Cleaner:
 
     @property
     def metrics(self) -> CleanerMetrics:
-        """As of now; computed when asked."""
+        """The present values, computed on each call."""
         stats = list(self._last_stats.values())
         read, written = sum(s.bytes_read for s in stats), sum(s.bytes_written for s in stats)
         counts: dict[str, int] = {log_dir.path: 0 for log_dir in self._manager.live_dirs}

@@ -1,6 +1,6 @@
-"""One cleaning of one log: two walks, and `.cleaned` segments as they are done. Any thread or process.
+"""One cleaning of one log: two passes over its segments, which write `.cleaned` segments. Any thread or process.
 
-It only reads the segments it is given and writes `.cleaned` files beside them; whoever asked for it swaps them in.
+It only reads the given segments and writes `.cleaned` files beside them; the caller swaps them in.
 """
 
 import logging
@@ -31,9 +31,9 @@ def clean_log(
     throttle: ReadThrottle | None = None,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Report each group as its `.cleaned` segment is durable, then `Finished`.
+    """Report each group once its `.cleaned` segment is durable, then `Finished`.
 
-    Raises `Malformed` where the log is not what it should be and `OSError`; no unfinished file is left then.
+    Raises `OSError`, and `Malformed` for invalid data; then no unfinished file remains.
     """
     _Cleaning(job, report, engine, disk, throttle or ReadThrottle(job.io_bytes_per_second)).run(clock_s)
 
@@ -49,14 +49,14 @@ class _Cleaning:
         self._throttle = throttle
         self._stats = CleanStats()
         self._aborted = self._aborted_transactions()
-        #: Where the dirty part begins and the mapped part ends: segment's base offset -> position in its file.
+        #: Positions of the dirty part's start and the mapped part's end: segment's base offset -> position in its file.
         self._dirty_from: dict[int, int] = {}
         self._mapped_to: dict[int, int] = {}
 
     def run(self, clock_s: Callable[[], float]) -> None:
         began_s = clock_s()
         job, stats = self._job, self._stats
-        # The first walk begins in the middle: it would miss the markers of those that ended before.
+        # The first pass begins in the middle, and would miss the markers of earlier transactions.
         dirty_aborted = [txn for txn in self._aborted if txn.last_offset >= job.first_dirty_offset]
         dirty_map = self._engine.key_map(job.dedupe_buffer_bytes, TransactionTracker(dirty_aborted))
         next_dirty = self._build(dirty_map)
@@ -76,7 +76,7 @@ class _Cleaning:
         self._report(Finished(next_dirty, stats))
 
     def _aborted_transactions(self) -> list[AbortedTxn]:
-        """Those that began below the end. Their markers may be in later segments than their records."""
+        """Return the aborted transactions that began below the end. Their markers may be in later segments."""
         job = self._job
         found: list[AbortedTxn] = []
         for base in (*(segment.base_offset for segment in job.segments), *job.later_segments):
@@ -84,10 +84,10 @@ class _Cleaning:
             found.extend(txn for txn in index.entries() if txn.first_offset < job.end_offset)
         return found
 
-    # -- the first walk
+    # -- the first pass
 
     def _build(self, dirty_map: KeyMap) -> int:
-        """Fill the map from the first dirty offset on; the first offset that it does not know."""
+        """Fill the map from the first dirty offset on; return the first offset that it does not cover."""
         job = self._job
         for segment in job.segments:
             if segment.end_offset <= job.first_dirty_offset:
@@ -111,7 +111,7 @@ class _Cleaning:
             throttle=self._throttle,
         )
 
-    # -- the second
+    # -- the second pass
 
     def _member(self, segment: SourceSegment) -> GroupMember:
         directory, base = self._job.directory, segment.base_offset
@@ -127,7 +127,7 @@ class _Cleaning:
         try:
             return self._disk.size(path)
         except FileNotFoundError:
-            return 0  # an index that nobody has asked for since it was lost: rebuilt when somebody does
+            return 0  # the index was lost, and is rebuilt at its next use
 
     def _clean_group(
         self,
@@ -137,7 +137,7 @@ class _Cleaning:
         transactions: TransactionTracker,
         number: int,
     ) -> int:
-        """Write one segment; the number of the first dirty record after it."""
+        """Write one segment; return the number of the first dirty record after it."""
         job = self._job
         output = CleanedWriter(
             job.directory,
@@ -171,7 +171,7 @@ class _Cleaning:
     def _filter(
         self, member: GroupMember, reader: SegmentReader, batches: BatchFilter, dirty_map: KeyMap, number: int
     ) -> int:
-        """What is clean, what is dirty and in the map, and what is past it, each by its own rule."""
+        """Filter the clean part, the dirty part in the map, and the part after it, each by its own rule."""
         end = member.size_bytes
         dirty_from = self._dirty_from.get(member.base_offset, end)
         mapped_to = self._mapped_to.get(member.base_offset, end)

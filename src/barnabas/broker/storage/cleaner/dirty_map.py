@@ -1,9 +1,9 @@
-"""The first walk: which records of the dirty part are the last of their key. Owner: the worker.
+"""The first pass: finds which records of the dirty part are the last of their key. Owner: the worker.
 
-Records of the dirty part are numbered as they come, and a map takes each key to the number of its last record. A byte
-per record then says all that the second walk must know (`LIVE`, `TOMBSTONE`), so that it looks at no key again; and
-what lies before the dirty part is superseded by any key in the map. A pass that meets more keys than memory allows
-ends there: the rest stays dirty, and the next pass goes on from it.
+Records of the dirty part are numbered in order, and a map takes each key to the number of its last record. A byte per record
+then holds all that the second pass must know (`LIVE`, `TOMBSTONE`), so that it reads no key again; and any key in the map
+supersedes records before the dirty part. If a pass meets more keys than the memory allows, it ends there: the rest stays
+dirty, and the next pass continues.
 """
 
 import struct
@@ -29,9 +29,9 @@ from barnabas.wire.record_batch import (
 from barnabas.wire.records import records_body
 
 DEAD: Final = 0
-#: The last record of its key.
+#: The record is the last of its key.
 LIVE: Final = 1
-#: Has no value.
+#: The record has no value.
 TOMBSTONE: Final = 2
 LIVE_TOMBSTONE: Final = LIVE | TOMBSTONE
 
@@ -42,14 +42,14 @@ _SLOT_BYTES: Final = 20
 _LIVE_OF_MISSING: Final = bytes([LIVE, DEAD]) + bytes(254)
 
 _NOT_PLAIN: Final = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
-#: Base offset, length, magic, CRC, attributes, last offset delta, record count: half the price of the whole header.
+#: Base offset, length, magic, CRC, attributes, last offset delta, record count: reading these costs half of the whole header.
 _unpack_short: Final = struct.Struct(">qi4xbIhi30xi").unpack_from
 
 new_header: Final = tuple.__new__
 
 
 def max_keys(buffer_bytes: int) -> int:
-    """How many keys a map of that many bytes takes. A dict doubles its table when two thirds are full."""
+    """Return the number of keys that fit into so many bytes. A dict doubles its table when two thirds are full."""
     best, slots = 0, 8
     while slots * _SLOT_BYTES < buffer_bytes:
         best = max(best, min(slots * 2 // 3, (buffer_bytes - slots * _SLOT_BYTES) // _ENTRY_BYTES))
@@ -58,20 +58,20 @@ def max_keys(buffer_bytes: int) -> int:
 
 
 class DirtyMap:
-    """Fill it with `index` as long as it says so, then `close` it, then ask."""
+    """Fill it with `index` until that returns 0, then `close` it, then read it."""
 
     def __init__(self, buffer_bytes: int, transactions: TransactionTracker) -> None:
         self._numbers: dict[Key, int] = {}
         self._transactions = transactions
-        #: A quarter for the flags, a byte a record.
+        #: Limit for the flags: a quarter of the buffer, one byte per record.
         self._records_max = buffer_bytes // 4
         self._keys_max = max(max_keys(buffer_bytes - self._records_max), 1)
-        #: Of every record of the dirty part, in order.
+        #: Flags of every record of the dirty part, in order.
         self.flags = bytearray()
-        #: Every batch up to here is in the map.
+        #: Last offset of the batches in the map.
         self.latest_offset = -1
         self.is_full = False
-        #: Records that cannot be compacted by their key, because they have none.
+        #: Number of records without a key, which cannot be compacted.
         self.without_key = 0
 
     def __len__(self) -> int:
@@ -82,12 +82,12 @@ class DirtyMap:
         return len(self._numbers) / self._keys_max
 
     def index(self, piece: bytes) -> int:
-        """Take the whole batches of `piece`; how many bytes they are. 0: the map is full, none was taken."""
+        """Add the whole batches of `piece`; return their size in bytes. 0: the map is full, and none was added."""
         keys: list[Key] = []
         tombstones: list[int] = []
         scan = scan_piece(piece, keys, tombstones, first=len(self.flags), transactions=self._transactions)
         numbers = self._numbers
-        # Always one piece at least, so that every pass moves on.
+        # Always take at least one piece, so that every pass makes progress.
         if numbers and not self._fits(keys):
             self.is_full = True
             return 0
@@ -108,8 +108,8 @@ class DirtyMap:
         return len(self._numbers) + len(set(keys) - self._numbers.keys()) <= self._keys_max
 
     def close(self) -> None:
-        """Every record is known: those that are the last of their key are live."""
-        # Without a key there is no last record of it: such records are not kept.
+        """Mark records that are the last of their key as live: every record is known now."""
+        # Records without a key have no last record of their key: they are not kept.
         self._numbers.pop(None, None)
         flags = self.flags
         for number in self._numbers.values():
@@ -117,7 +117,7 @@ class DirtyMap:
         self._numbers[None] = -1
 
     def flags_of_clean(self, piece: bytes) -> bytearray:
-        """Flags for the records of batches that lie before the dirty part: live unless their key comes again."""
+        """Return flags for records before the dirty part: live unless their key is in the map."""
         keys: list[Key] = []
         tombstones: list[int] = []
         self.without_key += scan_piece(piece, keys, tombstones, first=0, transactions=None).without_key
@@ -136,9 +136,9 @@ class Scan(NamedTuple):
 def scan_piece(
     piece: bytes, keys: list[Key], tombstones: list[int], *, first: int, transactions: TransactionTracker | None
 ) -> Scan:
-    """Keys of every record in the whole batches of `piece`.
+    """Collect the keys of every record in the whole batches of `piece`.
 
-    A record of a control batch, and with `transactions` one of an aborted batch, counts as one without a key.
+    Records of control batches, and with `transactions` also those of aborted batches, count as records without a key.
     """
     at, last_offset, end = 0, -1, len(piece)
     passed_over = 0
@@ -170,7 +170,7 @@ def scan_piece(
 
 
 def is_passed_over(piece: bytes, at: int, header: BatchHeader, transactions: TransactionTracker | None) -> bool:
-    """Whether it is a control batch, or one of an aborted transaction. Every such batch must be shown to the tracker."""
+    """Whether the batch is a control batch or aborted. The tracker must see every such batch."""
     if header.is_control:
         if transactions is not None:
             transactions.on_control(header, records_body(piece, at, header))
@@ -183,7 +183,7 @@ def is_passed_over(piece: bytes, at: int, header: BatchHeader, transactions: Tra
 
 
 def checked_count(count: int, size_bytes: int) -> int:
-    """The number of records of a batch that nobody looks into. Compression can make a record a fraction of a byte."""
+    """Check the record count of a batch that is not decoded. Compression can make a record a fraction of a byte."""
     if count > size_bytes * 1024:
         raise Malformed(f"{count} records in {size_bytes} bytes")
     return count

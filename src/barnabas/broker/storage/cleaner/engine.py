@@ -1,7 +1,7 @@
-"""Which loops a cleaning runs: Python's, or compiled ones where numba is installed and the work is worth its start.
+"""Chooses the loops of a cleaning: Python's, or compiled ones if numba is installed and the work is worth its start.
 
-Both keep the same records and write the same bytes. Numba takes half a second of CPU to import, which is what Python needs
-for some half a million records: a worker that has had less to do than that goes without. Owner: the worker.
+Both keep the same records and write the same bytes. To import numba takes half a second of CPU, in which Python cleans some
+half a million records: a worker with less work does without numba. Owner: the worker.
 """
 
 import importlib
@@ -17,16 +17,16 @@ from barnabas.broker.storage.cleaner.transactions import TransactionTracker
 
 logger = logging.getLogger(__name__)
 
-#: A worker takes the compiled loops once it has had so many records to clean, as `work_of` counts them.
+#: A worker uses the compiled loops after this number of records, as `work_of` counts them.
 WORTH: Final = 500_000
-#: Of a record in what has been cleaned before, where the offsets do not tell how many there are.
+#: Estimated size of a record in the clean part, where offsets do not show the number of records.
 _RECORD_BYTES: Final = 128
 
 
 class KeyMap(Protocol):
-    """`dirty_map.DirtyMap`, whose docstrings hold."""
+    """The interface of `dirty_map.DirtyMap`; see its docstrings."""
 
-    #: Of every record of the dirty part, in order.
+    #: Flags of every record of the dirty part, in order.
     flags: bytearray
     latest_offset: int
     is_full: bool
@@ -51,16 +51,16 @@ PYTHON: Final = Engine(DirtyMap, BatchFilter)
 
 
 class EngineChoice:
-    """Of one worker, job by job."""
+    """The choice of one worker, job by job."""
 
     def __init__(self, *, worth: int = WORTH) -> None:
         self._worth = worth
         self._work = 0
-        #: None: not asked for yet.
+        #: None: not loaded yet.
         self._compiled: Engine | None = None
 
     def engine(self, job: CleanJob) -> Engine:
-        """For `job`, which is the worker's next."""
+        """Return the engine for `job`, which is the worker's next."""
         if self._compiled is None:
             self._work += work_of(job)
             if self._work < self._worth:
@@ -70,22 +70,24 @@ class EngineChoice:
 
 
 def work_of(job: CleanJob) -> int:
-    """About how many small records a cleaning reads; a kilobyte takes as long as one of them."""
+    """Return about how many small records a cleaning reads; a kilobyte counts as one record."""
     clean_bytes = sum(segment.size_bytes for segment in job.segments if segment.end_offset <= job.first_dirty_offset)
     all_bytes = sum(segment.size_bytes for segment in job.segments)
     return job.end_offset - job.first_dirty_offset + clean_bytes // _RECORD_BYTES + all_bytes // 1024
 
 
 def load_compiled() -> Engine:
-    """The compiled loops, ready to run; Python's where they cannot be had. Nothing of numba may fail a cleaning."""
+    """Return the compiled loops, or Python's if they are unavailable. No error of numba may fail a cleaning."""
     try:
         engine: Engine = importlib.import_module("barnabas.broker.storage.cleaner.compiled").ready()
     except ModuleNotFoundError as error:
-        logger.info("no compiled loops: there is no module %s; `pip install barnabas[fast]` brings it", error.name)
+        logger.info(
+            "[log cleaner] no compiled loops, module %s is missing: `pip install barnabas[fast]` adds it", error.name
+        )
         return PYTHON
     except Exception:
-        logger.warning("the compiled loops cannot be loaded: Python's clean in their place", exc_info=True)
+        logger.warning("[log cleaner] the compiled loops cannot be loaded, using Python's slower ones", exc_info=True)
         return PYTHON
-    # Numba's heap is large, and none of it will be garbage.
+    # Numba's heap is large, and none of it will become garbage.
     settle()
     return engine

@@ -1,11 +1,11 @@
-"""The cleaner's numbers among the broker's metrics, by Kafka's names."""
+"""The cleaner's metrics, with Kafka's names."""
 
 from barnabas.base.metrics.registry import Registry
 from barnabas.broker.storage.cleaner.cleaner import Cleaner
 
 
 def add_gauges(registry: Registry, cleaner: Cleaner) -> None:
-    """Computed at each scrape."""
+    """Add gauges that are computed at each scrape."""
     gauges = {
         "cleaner_recopy_percent": ("Share of bytes that the last cleanings kept.", "cleaner_recopy_percent"),
         "max_clean_time_secs": ("Longest of the last cleanings.", "max_clean_time_secs"),

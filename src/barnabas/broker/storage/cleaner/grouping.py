@@ -1,4 +1,4 @@
-"""Which segments become one, so that cleaned ones do not shrink and shrink. Pure; follows Kafka's groupSegmentsBySize."""
+"""Groups segments that become one, so that segments do not shrink with each cleaning. Pure; as Kafka's groupSegmentsBySize."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from barnabas.broker.storage.log_types import RELATIVE_OFFSET_MAX
 
 
 class GroupMember(NamedTuple):
-    """What grouping must know of a segment."""
+    """The data of a segment that grouping needs."""
 
     base_offset: int
     #: The base offset of the segment after it.
@@ -20,7 +20,7 @@ class GroupMember(NamedTuple):
 def group_segments(
     members: Sequence[GroupMember], *, segment_bytes: int, segment_index_bytes: int
 ) -> list[list[GroupMember]]:
-    """Neighbours that fit into one segment: by the size of log and indexes, and by offsets relative to its base."""
+    """Group neighbours that fit into one segment: by the size of log and indexes, and by offsets relative to its base."""
     groups: list[list[GroupMember]] = []
     size = index = time_index = 0
     for member in members:
@@ -29,7 +29,7 @@ def group_segments(
             and size + member.size_bytes <= segment_bytes
             and index + member.index_bytes <= segment_index_bytes
             and time_index + member.time_index_bytes <= segment_index_bytes
-            # One without a record is at home anywhere: otherwise an empty file would stay for every 2^31 offsets.
+            # An empty segment fits anywhere: otherwise an empty file would remain for every 2^31 offsets.
             and (member.size_bytes == 0 or member.end_offset - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX)
         ):
             groups[-1].append(member)

@@ -1,4 +1,4 @@
-"""What the broker asks of its compaction worker, and what the worker reports: plain values, JSON on the pipe."""
+"""The broker's jobs for its compaction worker, and the worker's reports: plain values, JSON on the pipe."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class SourceSegment(NamedTuple):
-    """An inactive segment to clean. It ends before `end_offset`, the base offset of the one after it."""
+    """An inactive segment to clean. `end_offset` is the base offset of the next segment."""
 
     base_offset: int
     size_bytes: int
@@ -14,7 +14,7 @@ class SourceSegment(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """What must stay of a producer: the batch with its last data, or its last marker where it has no data (-1)."""
+    """A producer's batch that must stay: the one with its last data, or its last marker if it has no data (-1)."""
 
     last_data_offset: int
     producer_epoch: int
@@ -31,7 +31,7 @@ class CleanJob:
     #: Base offsets of the later segments, whose index may name aborted transactions of these.
     later_segments: tuple[int, ...]
     first_dirty_offset: int
-    #: The first uncleanable offset: where the first segment begins that is not among `segments`.
+    #: The first uncleanable offset: the base offset of the first segment after `segments`.
     end_offset: int
     now_ms: int
     delete_retention_ms: int
@@ -44,7 +44,7 @@ class CleanJob:
     io_buffer_bytes: int
     #: None: no limit.
     io_bytes_per_second: float | None = None
-    #: By producer id: those that are active, and whose last batch may be among `segments`.
+    #: Active producers whose last batch may be in `segments`, by producer id.
     producers: dict[int, LastRecord] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -61,7 +61,7 @@ class CleanJob:
 
 @dataclass(slots=True)
 class CleanStats:
-    """Of one cleaning. Bytes and records are those of the second walk, as Kafka counts them."""
+    """Numbers of one cleaning. Bytes and records are those of the second pass, as Kafka counts them."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -71,12 +71,12 @@ class CleanStats:
     invalid_records: int = 0
     map_s: float = 0.0
     total_s: float = 0.0
-    #: 0 … 1: how full the map of keys was.
+    #: How full the map of keys was, from 0 to 1.
     buffer_utilization: float = 0.0
 
 
 class GroupCleaned(NamedTuple):
-    """`.cleaned` files at `base_offset` are complete and durable: they replace these segments."""
+    """The `.cleaned` files at `base_offset` are complete and durable: they replace these segments."""
 
     base_offset: int
     replaced: tuple[int, ...]
@@ -90,17 +90,17 @@ class Finished(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The job ended early. `errno` of an I/O error; 0: the log's bytes are not what they should be."""
+    """The job ended early. `errno` of an I/O error; 0: the log's data is invalid."""
 
     message: str
     errno: int
 
 
 class Died(NamedTuple):
-    """The worker itself is gone, without a word: killed, or out of memory."""
+    """The worker ended without a report: it was killed, or ran out of memory."""
 
     message: str
-    #: False: it could not be started, for want of descriptors or memory. That says nothing about the log.
+    #: False: it could not be started, for want of descriptors or memory. That does not count against the log.
     was_running: bool = True
 
 
@@ -115,7 +115,7 @@ def encode_report(report: Report) -> bytes:
     elif isinstance(report, Failed):
         content = {"failed": list(report)}
     else:
-        raise ValueError(f"{report} is not for the pipe")
+        raise ValueError(f"{report} cannot be sent through the pipe")
     return json.dumps(content, separators=(",", ":")).encode()
 
 

@@ -1,4 +1,4 @@
-"""Writing a `.cleaned` segment: batches through a buffer, indexes as they go. Owner: the worker."""
+"""Writes a `.cleaned` segment: batches through a buffer, and indexes on the way. Owner: the worker."""
 
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.host.disk import Disk, ReadableBuffer, write_fully
@@ -10,19 +10,19 @@ from barnabas.wire.record_batch import HEADER_SIZE
 
 
 def index_room_bytes(source_bytes: int, interval_bytes: int) -> int:
-    """More than an index needs of what stays of so many bytes.
+    """Return more bytes than an index of a segment of this size needs.
 
-    An index is a sparse file until it is finished, and a page that is touched for the first time has the kernel read
-    megabytes of nothing around it: the file is no larger than it must be. Batches that get a delete horizon grow a
-    little: twice the entries have room.
+    An index is a sparse file until it is finished, and the first access to a page makes the kernel read megabytes of zeros
+    around it: so the file is no larger than necessary. Batches that get a delete horizon grow a little, so twice the entries
+    fit.
     """
     return 2 * (source_bytes // max(interval_bytes, HEADER_SIZE) + 2) * TimeIndex.ENTRY_SIZE
 
 
 class CleanedWriter:
-    """`write` for all batches, in order; then `finish`. `discard` where the job ends early.
+    """Call `write` for all batches, in order; then `finish`, or `discard` if the job ends early.
 
-    Whoever writes keeps `indexes` and `position` up: with a batch at hand anyway, that costs the least.
+    The caller updates `indexes` and `position`: it has the batch's header anyway, so that costs least.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class CleanedWriter:
         self._pending: list[ReadableBuffer] = []
         self._pending_bytes = 0
         self._written = 0
-        #: Where the next batch will begin.
+        #: Position of the next batch.
         self.position = 0
 
     def write(self, data: ReadableBuffer) -> None:
-        """Bytes of whole batches. `data` must not change afterwards."""
+        """Write whole batches. `data` must not change afterwards."""
         self._pending.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes >= self._buffer_bytes:
             self._flush()
 
     def write_through(self, data: ReadableBuffer) -> None:
-        """`write` of what may change afterwards. Not buffered: of much data only."""
+        """Like `write`, for data that may change afterwards. Unbuffered: for large data only."""
         self._pending.append(data)
         self._flush()
 
@@ -68,7 +68,7 @@ class CleanedWriter:
         self._pending_bytes = 0
 
     def finish(self, aborted: list[AbortedTxn], *, modified_ns: int) -> int:
-        """All is on disk, and as old as what it replaces: the size in bytes."""
+        """Finish the segment: all is on disk, with the modification time of the replaced one. Return the size in bytes."""
         if self._pending:
             self._flush()
         segment = self._segment
@@ -77,7 +77,7 @@ class CleanedWriter:
         for txn in aborted:
             segment.txn_index.append(txn)
         finish_cleaned(segment, self._disk)
-        # Kafka does so too: where records have no timestamps, retention goes by the file's.
+        # As in Kafka: if records have no timestamps, retention uses the file's modification time.
         self._disk.set_modified_ns(segment.log_path, modified_ns)
         return self._written
 

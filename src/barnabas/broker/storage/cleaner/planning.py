@@ -1,4 +1,4 @@
-"""What to clean: which log, and from which offset to which. Pure decisions.
+"""Decides which log to clean, and which offsets of it. Pure decisions.
 
 Follows Kafka's LogCleanerManager (cleanableOffsets, grabFilthiestCompactedLog).
 """
@@ -28,12 +28,12 @@ class DirtyRange(NamedTuple):
     dirty_bytes: int
     #: How long the oldest dirty record has waited past `max.compaction.lag.ms`; 0: it need not be compacted yet.
     overdue_ms: int
-    #: The checkpoint was no offset of this log: the one to write instead is `first_dirty_offset`.
+    #: Whether the checkpoint was outside the log: write `first_dirty_offset` instead.
     checkpoint_reset: bool
 
     @property
     def ratio(self) -> float:
-        """0 … 1: how much of what can be cleaned is dirty."""
+        """The dirty share of the cleanable bytes, from 0 to 1."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -50,13 +50,13 @@ class Candidate(NamedTuple):
 
 
 def dirty_range(log: "Log", checkpoint: int | None, now_ms: int) -> DirtyRange:
-    """What of `log` is dirty and may be cleaned. Looks at segments, not at records."""
+    """Return the dirty and cleanable part of `log`. Reads segments, not records."""
     first_dirty, reset = _first_dirty(log, checkpoint)
     config = log.config
     segments = log.segments
     inactive = list(segments)[:-1]
     dirty = inactive[max(min(segments.floor(first_dirty), len(inactive)), 0) :]
-    # Below the recovery point, too: after a crash, a hole above it would look like a lost tail.
+    # Also stay below the recovery point: after a crash, a hole above it would look like a lost tail.
     uncleanable = min(log.last_stable_offset, segments.active.base_offset, log.recovery_point)
     if config.min_compaction_lag_ms > 0:
         newest = now_ms - config.min_compaction_lag_ms
@@ -75,18 +75,26 @@ def dirty_range(log: "Log", checkpoint: int | None, now_ms: int) -> DirtyRange:
 
 
 def _first_dirty(log: "Log", checkpoint: int | None) -> tuple[int, bool]:
-    """(first dirty offset, whether the checkpoint was no offset of this log)"""
+    """Return (first dirty offset, whether the checkpoint was outside this log)."""
     start, end = log.log_start_offset, log.log_end_offset
     if checkpoint is None:
         return start, False
     if checkpoint < start:
-        # With retention beside compaction the log start moves on: nothing to wonder about.
+        # With retention beside compaction the log start moves up: that is normal.
         if not log.config.is_deleted_by_retention:
-            logger.warning("%s begins at %d, after its cleaner checkpoint %d", log.partition, start, checkpoint)
+            logger.warning(
+                "[log cleaner] %s begins at %d, after its cleaner checkpoint %d: cleaning from its start",
+                log.partition,
+                start,
+                checkpoint,
+            )
         return start, True
     if checkpoint > end:
         logger.warning(
-            "%s ends at %d, before its cleaner checkpoint %d: all of it counts as dirty", log.partition, end, checkpoint
+            "[log cleaner] %s ends at %d, before its cleaner checkpoint %d: cleaning all of it",
+            log.partition,
+            end,
+            checkpoint,
         )
         return start, True
     return checkpoint, False
@@ -101,13 +109,13 @@ def _overdue_ms(log: "Log", dirty: "Iterable[Segment]", now_ms: int) -> int:
 
 
 def filthiest(candidates: Iterable[Candidate]) -> Candidate | None:
-    """The one with the largest part of dirty bytes among those that may be cleaned."""
+    """Return the candidate with the largest share of dirty bytes among those that may be cleaned."""
     allowed = [candidate for candidate in candidates if candidate.may_be_cleaned]
     return max(allowed, key=lambda candidate: candidate.dirty.ratio, default=None)
 
 
 def clean_job(log: "Log", dirty: DirtyRange, settings: CleanerSettings, now_ms: int) -> CleanJob:
-    """What a worker must know to clean `log`. `dirty` has bytes."""
+    """Build the worker's job for `log`. `dirty` has bytes."""
     config = log.config
     bases = log.segments.base_offsets
     inside = [segment for segment in log.segments if segment.base_offset < dirty.end_offset]
@@ -131,7 +139,7 @@ def clean_job(log: "Log", dirty: DirtyRange, settings: CleanerSettings, now_ms: 
         dedupe_buffer_bytes=int(settings.dedupe_buffer_size * settings.io_buffer_load_factor) // settings.threads,
         io_buffer_bytes=settings.io_buffer_size // settings.threads,
         io_bytes_per_second=None if rate is None else rate / settings.threads,
-        # As of now: what a producer writes later is not in these segments, so this keeps too much at most.
+        # The present producers: a later batch of one is not in these segments, so this keeps too much at most.
         producers={
             producer_id: LastRecord(entry.last_data_offset, entry.producer_epoch)
             for producer_id, entry in log.producers.producers.items()

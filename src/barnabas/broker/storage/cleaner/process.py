@@ -1,7 +1,7 @@
-"""The broker's end of the compaction worker: a child process, started for the first job, ended after some idle time.
+"""The broker's side of the compaction worker: a child process, started for the first job, ended when idle.
 
-Owner: the event loop. Reports arrive through the loop's reader of the worker's pipe; starting, writing and reaping that
-could wait go to threads. The kernel ends the worker with the broker (`base.host.parent`).
+Owner: the event loop. Reports arrive through the loop's reader of the worker's pipe; threads start the worker, write to it and
+reap it, because that may block. The kernel ends the worker with the broker (`base.host.parent`).
 """
 
 import asyncio
@@ -29,21 +29,21 @@ Reported = Callable[[Report], None]
 
 
 class Worker(Protocol):
-    """Does one job at a time. Reports come on the event loop; the last is `Finished`, `Failed` or `Died`."""
+    """Does one job at a time. Reports come on the event loop; the last one is `Finished`, `Failed` or `Died`."""
 
     def submit(self, job: CleanJob, reported: Reported) -> None: ...
 
     def kill(self) -> None:
-        """End the job that is under way, wherever it is: `Died` follows, once nothing is written any more."""
+        """Kill the current job: `Died` follows, once nothing is written any more."""
         ...
 
     async def close(self) -> None:
-        """Let go of the worker; a job that is under way is killed."""
+        """End the worker, and kill its current job."""
         ...
 
 
 class ProcessWorker:
-    """A `Worker` in a process of its own."""
+    """A `Worker` in a separate process."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ProcessWorker:
 
     @property
     def pid(self) -> int | None:
-        """None while there is no process."""
+        """The process id; None while there is no process."""
         return None if self._process is None else self._process.pid
 
     # -- jobs
@@ -75,7 +75,7 @@ class ProcessWorker:
         self._stop_idling()
         self._reported = reported
         if self._process is None or self._process.stdin is None or self._process.stdin.closed:
-            # Closed: it was told to end for idleness and has not ended yet. It may: a new one takes the job.
+            # Closed: the idle worker was asked to end and has not ended yet. It may: a new one takes the job.
             self._forget_process()
             try:
                 self._start()
@@ -89,13 +89,13 @@ class ProcessWorker:
         stdin = process.stdin
         assert stdin is not None
         message = frame(job.encode())
-        # More than a pipe holds, where there are many producers: not for the loop to wait for.
+        # With many producers the message is larger than a pipe's buffer: the loop must not wait for it.
         self._env.threads.run(lambda: _write_all(stdin.fileno(), message), self._written)
 
     def _written(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, OSError):
             raise error
-        # A broken pipe: the worker has died, and the end of its output will say so.
+        # A broken pipe means that the worker has died; the end of its output reports that.
 
     def kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -117,7 +117,7 @@ class ProcessWorker:
         self._received.clear()
         os.set_blocking(process.stdout.fileno(), False)
         self._loop.add_reader(process.stdout.fileno(), self._on_readable, process)
-        logger.info("compaction worker %d started", process.pid)
+        logger.info("[log cleaner] compaction worker %d started", process.pid)
 
     def _on_readable(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -145,7 +145,7 @@ class ProcessWorker:
             self._reported(report)
             return
         self._idle_timer = self._env.timers.call_later(self._idle_s, self._let_end)
-        self._end_job(report)  # may bring the next job, which ends the idleness
+        self._end_job(report)  # may submit the next job, which ends the idle time
 
     def _end_job(self, report: Report) -> None:
         reported, self._reported = self._reported, None
@@ -153,7 +153,7 @@ class ProcessWorker:
             reported(report)
 
     def _on_end(self, process: subprocess.Popen[bytes]) -> None:
-        """The worker's output has ended: it is ending, or dead. Waiting for that is a thread's."""
+        """Reap the worker on a thread: its output has ended, so it is ending or dead."""
         assert process.stdout is not None
         self._loop.remove_reader(process.stdout.fileno())
         gone = self._gone if self._process is process else None
@@ -162,10 +162,10 @@ class ProcessWorker:
             if error is not None:
                 raise error
             _close(process)
-            logger.info("compaction worker %d has ended with status %s", process.pid, process.returncode)
+            logger.info("[log cleaner] compaction worker %d has ended with status %s", process.pid, process.returncode)
             if gone is not None and not gone.done():
                 gone.set_result(None)
-            # Asked now, not when its output ended: a job that came in between is with a new worker.
+            # Checked now, not when its output ended: a job that came in between went to a new worker.
             if self._process is process:
                 self._process = None
                 self._stop_idling()
@@ -174,7 +174,7 @@ class ProcessWorker:
         self._env.threads.run(lambda: _reap(process), reaped)
 
     def _forget_process(self) -> None:
-        """Its end is still reaped; it has no job."""
+        """Detach from the process: it is still reaped, and has no job."""
         self._process = None
 
     # -- idleness, the end

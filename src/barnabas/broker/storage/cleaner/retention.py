@@ -1,13 +1,13 @@
-"""The second walk: what stays of each batch. Owner: the worker.
+"""The second pass: keeps or drops the records of each batch. Owner: the worker.
 
 The rules are Kafka's (LogCleaner.cleanInto, MemoryRecords.filterTo):
 
-- records that are not the last of their key go, and those of aborted transactions, and those without a key;
+- records go if they are not the last of their key, belong to an aborted transaction, or have no key;
 - a tombstone stays until its batch's delete horizon has passed; the first pass that keeps it sets the horizon (KIP-534);
-- so does a marker whose transaction has no record left; one that has, stays;
-- the last batch of an active producer, and the last of the round, stay as empty batches if nothing else is left of them;
-- offsets, sequences, epochs and codecs stay as they are. A batch that loses nothing is copied byte for byte, and of one
-  that loses records the others are: base offset and base timestamp stay, so their deltas hold.
+- so does a marker whose transaction has no record left; a marker with remaining records stays;
+- the last batch of an active producer, and the last of the range, stay as empty batches if all their records go;
+- offsets, sequences, epochs and codecs stay. A batch that loses nothing is copied byte for byte. In a batch that loses records,
+  the others stay as they are: base offset and base timestamp stay, so their deltas remain valid.
 """
 
 import logging
@@ -42,18 +42,18 @@ logger = logging.getLogger(__name__)
 
 #: Base offset, length, magic, attributes, last offset delta, max timestamp, producer id, record count.
 _unpack_short: Final = struct.Struct(">qi4xb4xhi8xqq6xi").unpack_from
-#: Not one of the simple cases: `_keep` must look closer.
+#: The batch is not a simple case: `_keep` must decide.
 UNDECIDED: Final = -1
 _LIVE_OF_FLAG: Final = (0, 1, 0, UNDECIDED)
-#: The last batch of a producer that is not there.
-NOBODY: Final = LastRecord(-1, -1)
+#: The last batch of an unknown producer.
+NO_LAST_RECORD: Final = LastRecord(-1, -1)
 _TXN_FLAGS: Final = CONTROL_FLAG | TRANSACTIONAL_FLAG
 _TOMBSTONES_GO: Final = bytes([0, LIVE, 0, 0]) + bytes(252)
 _TOMBSTONES_STAY: Final = bytes([0, LIVE, 0, LIVE]) + bytes(252)
 
 
 class BatchFilter:
-    """One walk over a log. `output` is the segment that is being written; the caller exchanges it between groups."""
+    """One pass over a log. `output` is the segment that is being written; the caller replaces it between groups."""
 
     def __init__(self, job: CleanJob, transactions: TransactionTracker, stats: CleanStats) -> None:
         self._job = job
@@ -62,15 +62,15 @@ class BatchFilter:
         self.output: CleanedWriter
 
     def filter(self, piece: bytes, flags: bytearray | None, first: int = 0) -> tuple[int, int]:
-        """Write what stays of the whole batches of `piece`; (their bytes, the number of their records).
+        """Write what remains of the whole batches of `piece`; return (their bytes, the number of their records).
 
-        `flags[first]` is of the piece's first record, and whoever made them has checked the CRCs; None: all records are
-        past what the map knows, and stay.
+        `flags[first]` belongs to the piece's first record, and the first pass has checked the CRCs. None: all records are after
+        the mapped part, and stay.
         """
         output, stats, producers, end_offset = self.output, self._stats, self._job.producers, self._job.end_offset
         indexes, position = output.indexes, output.position
         at, end, number = 0, len(piece), first
-        # [copied, at) is to be copied as it is.
+        # [copied, at) will be copied unchanged.
         copied = kept_records = 0
         while end - at >= HEADER_SIZE:
             base, length, magic, attributes, last_delta, max_timestamp, producer_id, count = _unpack_short(piece, at)
@@ -80,7 +80,7 @@ class BatchFilter:
             after = at + LOG_OVERHEAD + length
             if after > end:
                 break
-            # Most batches stay whole or go whole, and are of no transaction: these cost little.
+            # Most batches stay whole or go whole, and are not transactional: these cost little.
             if attributes & _TXN_FLAGS or count == 0 or flags is None:
                 live = UNDECIDED
             elif count == 1:
@@ -91,7 +91,11 @@ class BatchFilter:
                     live = UNDECIDED
             if live > 0:
                 kept_records += count
-            elif live == 0 and last_offset + 1 != end_offset and producers.get(producer_id, NOBODY)[0] != last_offset:
+            elif (
+                live == 0
+                and last_offset + 1 != end_offset
+                and producers.get(producer_id, NO_LAST_RECORD)[0] != last_offset
+            ):
                 if copied < at:
                     output.write(piece[copied:at])
                 copied = at = after
@@ -124,13 +128,13 @@ class BatchFilter:
         return at, number - first
 
     def _keep(self, piece: bytes, at: int, header: BatchHeader, flags: bytearray | None) -> bytes | bytearray | None:
-        """What stays of a batch: None, it is to be copied as it is; empty, nothing."""
+        """Return what remains of a batch: None to copy it unchanged; empty for nothing."""
         if flags is None:
             check_crc(piece, at, header)
         return self._keep_known(piece, at, header, flags, useless=self._is_useless(piece, at, header))
 
     def _is_useless(self, piece: bytes, at: int, header: BatchHeader) -> bool:
-        """A marker without a transaction, or data of an aborted one. Once for each batch of a transaction, in order."""
+        """Whether it is a marker without a transaction, or aborted data. Call once per transactional batch, in order."""
         if header.is_control:
             return self._transactions.on_control(header, records_body(piece, at, header))
         return header.is_transactional and self._transactions.on_data(header.producer_id, header.last_offset)
@@ -138,7 +142,7 @@ class BatchFilter:
     def _keep_known(
         self, piece: bytes, at: int, header: BatchHeader, flags: bytearray | None, *, useless: bool
     ) -> bytes | bytearray | None:
-        """`_keep`, of a batch whose bytes and whose transaction have been looked at."""
+        """Decide like `_keep`, for a batch whose bytes and transaction have been checked."""
         horizon_ms = header.delete_horizon_ms
         horizon_passed = horizon_ms is not None and horizon_ms <= self._job.now_ms
         if header.is_control:
@@ -164,7 +168,7 @@ class BatchFilter:
         return self._rewrite(piece, at, header, live, set_horizon=set_horizon)
 
     def _without_records(self, header: BatchHeader) -> bytes | None:
-        """The batch has no record left: does it stay for its producer's or its last offset's sake?"""
+        """Decide about a batch without remaining records: it may stay for its producer, or for its last offset."""
         if not self._must_stay(header):
             return b""
         return None if header.record_count == 0 else empty_batch(header)
@@ -180,7 +184,7 @@ class BatchFilter:
         return header.is_control and header.producer_epoch == last.producer_epoch
 
     def _rewrite(self, piece: bytes, at: int, header: BatchHeader, live: bytes, *, set_horizon: bool) -> bytearray:
-        """A batch of the records that `live` names, and a delete horizon where it is to have one."""
+        """Return a batch of the records that `live` marks, with a delete horizon if `set_horizon`."""
         job = self._job
         if header.codec:
             body = records_body(piece, at, header)
@@ -201,15 +205,15 @@ class BatchFilter:
         kept = header._replace(
             attributes=attributes,
             base_timestamp=base_timestamp,
-            # A producer may count up from the last moment that there is.
+            # A producer may have timestamps near the largest number.
             max_timestamp=min(max(max_timestamp, -LONG_MAX), LONG_MAX),
             record_count=live.count(LIVE),
         )
         batch = join_batch(kept, records)
         if len(batch) > header.size_bytes and len(batch) > job.max_message_bytes:
-            # As Kafka: it is kept. Fetches answer with one batch at least, however large.
+            # As in Kafka, the batch stays. A fetch returns at least one batch, however large.
             logger.warning(
-                "%s: the batch at offset %d has grown to %d bytes, above max.message.bytes=%d",
+                "[log cleaner] %s: the batch at offset %d has grown to %d bytes, raise max.message.bytes=%d",
                 job.partition,
                 header.base_offset,
                 len(batch),
@@ -218,17 +222,17 @@ class BatchFilter:
         return batch
 
     def _pick(self, body: bytes, start: int, stop: int, header: BatchHeader, live: bytes) -> tuple[list[bytes], int]:
-        """The live records of `body[start:stop]` as they are, and the largest timestamp that they read as."""
+        """Return the live records of `body[start:stop]` unchanged, and their largest timestamp."""
         starts = record_starts(body, start, stop, header.record_count)
         records = _runs(body, starts, live)
         if header.attributes & TIMESTAMP_TYPE_FLAG:
-            # Every record reads as appended at `max_timestamp`, whatever its delta.
+            # Every record has the append time `max_timestamp`, whatever its delta.
             return records, header.max_timestamp
         return records, _max_timestamp(body, starts, live, header)
 
 
 def _runs(body: bytes, starts: list[int], live: bytes) -> list[bytes]:
-    """Neighbouring live records as one piece each."""
+    """Join neighbouring live records into one piece each."""
     runs = []
     count = len(live)
     first = live.find(LIVE)
@@ -242,7 +246,7 @@ def _runs(body: bytes, starts: list[int], live: bytes) -> list[bytes]:
 
 
 def _shifted(body: bytes, starts: list[int], live: bytes, old_base: int, new_base: int) -> tuple[list[bytes], int]:
-    """The live records relative to another base timestamp, and their largest timestamp."""
+    """Return the live records relative to another base timestamp, and their largest timestamp."""
     records = []
     max_timestamp = NO_TIMESTAMP
     for number, is_live in enumerate(live):
@@ -254,7 +258,7 @@ def _shifted(body: bytes, starts: list[int], live: bytes, old_base: int, new_bas
 
 
 def _max_timestamp(body: bytes, starts: list[int], live: bytes, header: BatchHeader) -> int:
-    """The largest timestamp of the live records. Mostly the last one has it, and it is the batch's."""
+    """Return the largest timestamp of the live records. Usually the last record has it, and it equals the batch's."""
     base = header.base_timestamp
     if base + largest_timestamp_delta(body, (starts[live.rfind(LIVE)],)) == header.max_timestamp:
         return header.max_timestamp

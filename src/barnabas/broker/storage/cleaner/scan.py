@@ -1,7 +1,7 @@
-"""Reading records no further than compaction needs: keys on one walk, lengths on the other. The hot loops of the worker.
+"""Reads only the parts of records that compaction needs: keys in one pass, lengths in the other. The worker's hot loops.
 
-Strict where it costs nothing: the CRC has been checked, so what remains is a producer that wrote nonsense, for which
-`Malformed` is raised and the partition becomes uncleanable.
+Strict where it costs nothing: the CRC has been checked, so only a faulty producer can have written invalid records. They raise
+`Malformed`, and the partition becomes uncleanable.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,34 +11,34 @@ from typing import Final
 from barnabas.base.errors import Malformed
 from barnabas.wire.varint import encode_varint, read_varint, read_varlong
 
-#: Longer keys are known by their digest, one byte longer: a key and a digest are never taken for one another. Both are
-#: 64 bytes of memory, as Python's bytes are allocated.
+#: Longer keys are replaced by a digest, which is one byte longer, so that no key equals a digest. Both take 64 bytes of memory
+#: as Python allocates bytes.
 RAW_KEY_BYTES_MAX: Final = 30
 DIGEST_BYTES: Final = 31
-#: The first byte of a key's length, zig-zag, where the key is short enough to be used as it is.
+#: The first byte of a key's length, zig-zag, if the key is short enough to be used unchanged.
 _RAW_KEY_LENGTH_BYTE: Final = RAW_KEY_BYTES_MAX * 2
 #: Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each.
 RECORD_BYTES_MIN: Final = 7
 
-#: The length of a value that is not there: -1, zig-zag.
+#: The length of a missing value: -1, zig-zag.
 _NO_VALUE: Final = 1
-#: Whether a byte of a varint is followed by another.
+#: Nonzero for a byte of a varint that is followed by another.
 _GOES_ON: Final = bytes(byte & 0x80 for byte in range(256))
-#: Fewer records of one layout are read one by one: that is faster.
+#: Runs of fewer equal records are read one by one, which is faster.
 RUN_MIN: Final = 6
 
 Key = bytes | None
 
 
 def key_digest(key: bytes) -> bytes:
-    """What stands for a key in the map."""
+    """Return the key, or its digest, as the map stores it."""
     return key if len(key) <= RAW_KEY_BYTES_MAX else blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
 def scan_keys(body: bytes, pos: int, end: int, count: int, first: int, keys: list[Key], tombstones: list[int]) -> None:
-    """Append the key of each record of `body[pos:end]` to `keys`, None where it has none, and note those without a value.
+    """Append the key of each record of `body[pos:end]` to `keys`, None without a key; collect records without a value.
 
-    Records are numbered from `first`. Timestamps and offsets are skipped: compaction goes by the order of records.
+    Records are numbered from `first`. Timestamps and offsets are skipped: compaction uses the order of records.
     """
     if count * RECORD_BYTES_MIN > end - pos:
         raise Malformed(f"{count} records in {end - pos} bytes")
@@ -60,9 +60,9 @@ def scan_keys(body: bytes, pos: int, end: int, count: int, first: int, keys: lis
 def _scan_run(
     body: bytes, pos: int, end: int, count: int, first: int, keys: list[Key], tombstones: list[int]
 ) -> tuple[int, int]:
-    """Take neighbours of one size whose keys lie at the same place: (how many, their size). 0: not worth it, none taken.
+    """Read neighbouring records of one size and layout; return (how many, their size). (0, …): none was read.
 
-    Records of a topic are often of one layout. Then a byte of each is a slice with a step, and no record is looked at alone.
+    Records of a topic often have one layout. Then a field of all records is a slice with a step, and no record is read alone.
     """
     count, size = _alike_in_size(body, pos, end, count)
     at = pos + (2 if body[pos] < 0x80 else 3)
@@ -91,7 +91,7 @@ def _scan_run(
 
 
 def _alike_in_size(body: bytes, pos: int, end: int, count: int) -> tuple[int, int]:
-    """How many of `count` records from `pos` on are as long as the first, and how long that is. (0, 0): it is too long."""
+    """Return how many of `count` records from `pos` on are as long as the first, and that size; (0, 0) if it is too long."""
     size = body[pos]
     if size < 0x80:
         size = 1 + (size >> 1)
@@ -109,14 +109,14 @@ def _alike_in_size(body: bytes, pos: int, end: int, count: int) -> tuple[int, in
 
 
 def _leading(column: bytes) -> int:
-    """How many bytes at its beginning are the same."""
+    """Return how many bytes at the beginning are equal."""
     return len(column) - len(column.lstrip(column[:1]))
 
 
 def _scan_each(
     body: bytes, pos: int, first: int, last: int, append: Callable[[Key], None], tombstones: list[int]
 ) -> int:
-    """The records `first` to `last`, one by one; where the last of them ends."""
+    """Read the records `first` to `last` one by one; return where the last of them ends."""
     for number in range(first, last):
         size = body[pos]
         if size < 0x80:
@@ -153,7 +153,7 @@ def _scan_each(
 def scan_one(
     body: bytes, pos: int, end: int, number: int, append: Callable[[Key], None], tombstones: list[int]
 ) -> bool:
-    """The same for a batch of one record, as a producer that waits for nothing writes them; False: not that simple.
+    """Read a batch of one record, as a producer without linger writes it; False if it is not that simple.
 
     Its timestamp and offset deltas are 0, a byte each, and its key is short.
     """
@@ -181,7 +181,7 @@ def scan_one(
 
 
 def _long_record(body: bytes, pos: int) -> tuple[int, int]:
-    """(where the record ends, where its timestamp begins)"""
+    """Return (where the record ends, where its timestamp begins)."""
     size, at = read_varint(body, pos)
     if size < 0:
         raise Malformed(f"record of {size} bytes")
@@ -198,7 +198,7 @@ def _other_key(body: bytes, pos: int) -> tuple[Key, int]:
 
 
 def record_starts(body: bytes, pos: int, end: int, count: int) -> list[int]:
-    """Where each record begins, and where the last one ends: `count + 1` positions."""
+    """Return where each record begins, and where the last one ends: `count + 1` positions."""
     starts: list[int] = []
     append = starts.append
     left = count
@@ -231,12 +231,12 @@ def record_starts(body: bytes, pos: int, end: int, count: int) -> list[int]:
 
 
 def largest_timestamp_delta(body: bytes, starts: Iterable[int]) -> int:
-    """Of the records that begin at `starts`, one at least."""
+    """Return the largest timestamp delta of the records at `starts`, at least one."""
     return max(_timestamp_delta(body, start) for start in starts)
 
 
 def _timestamp_delta(body: bytes, start: int) -> int:
-    # A byte of attributes lies between the record's length and the timestamp.
+    # A byte of attributes lies between the record's length and its timestamp.
     if body[start] < 0x80:
         at = start + 2
     elif body[start + 1] < 0x80:
@@ -250,7 +250,7 @@ def _timestamp_delta(body: bytes, start: int) -> int:
 
 
 def shift_timestamp(body: bytes, start: int, stop: int, shift: int) -> tuple[bytes, int]:
-    """The record `body[start:stop]` with `shift` added to its timestamp delta, and the delta that it had."""
+    """Return the record `body[start:stop]` with `shift` added to its timestamp delta, and the former delta."""
     _, at = read_varint(body, start)
     delta, rest = read_varlong(body, at + 1)
     record = body[at : at + 1] + encode_varint(delta + shift) + body[rest:stop]

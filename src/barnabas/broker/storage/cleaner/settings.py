@@ -1,17 +1,17 @@
-"""The cleaner's settings, and the numbers it shows."""
+"""The cleaner's settings and metrics."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.base.config.broker import BrokerConfig
 
-#: `log.cleaner.io.max.bytes.per.second` by default: as good as no limit.
+#: Default of `log.cleaner.io.max.bytes.per.second`: practically no limit.
 _UNLIMITED: Final = 1e300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """`log.cleaner.*`. Buffers and rate are those of all workers together."""
+    """`log.cleaner.*`. All workers share the buffers and the rate."""
 
     enable: bool = True
     threads: int = 1
@@ -37,7 +37,7 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerMetrics:
-    """Kafka's gauges of the same names, as they are now."""
+    """The present values of Kafka's gauges of the same names."""
 
     cleaner_recopy_percent: int = 0
     max_clean_time_secs: float = 0.0
@@ -45,8 +45,8 @@ class CleanerMetrics:
     max_dirty_percent: int = 0
     max_compaction_delay_secs: float = 0.0
     time_since_last_run_ms: int = 0
-    #: Kafka's DeadThreadCount: workers that died since the last job that went well.
+    #: Kafka's DeadThreadCount: workers that died since the last successful job.
     dead_worker_count: int = 0
-    #: By log directory.
+    #: Uncleanable partitions by log directory.
     uncleanable_partitions_count: dict[str, int] = field(default_factory=dict)
     uncleanable_bytes: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Reading segments in large pieces, whole batches at a time, at the rate that is allowed. Owner: the worker."""
+"""Reads segments in large pieces of whole batches, at the allowed rate. Owner: the worker."""
 
 import time
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from barnabas.base.host.disk import Disk
 from barnabas.wire.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH
 
 unpack_header: Final = HEADER.unpack_from
-#: Anything less would spend its time in system calls.
+#: Smaller buffers would spend most time in system calls.
 IO_BUFFER_BYTES_MIN: Final = HEADER_SIZE
 
-#: Takes a piece of a file that begins with a batch; the bytes of whole batches that it has dealt with.
+#: Takes a piece of a file that begins with a batch; returns the bytes of the whole batches that it has processed.
 Consumer = Callable[[bytes], int]
 
 
@@ -35,14 +35,14 @@ class ReadThrottle:
         if self._rate is None:
             return
         now = self._now_s()
-        # Time that nothing was read in is not saved up for a burst.
+        # Unused time is not saved up for a burst.
         self._free_s = max(self._free_s, now) + size_bytes / self._rate
         if self._free_s > now:
             self._sleep_s(self._free_s - now)
 
 
 class SegmentReader:
-    """The log file of one segment, opened for as long as `with` lasts."""
+    """The log file of one segment, open within `with`."""
 
     def __init__(self, disk: Disk, path: str, size_bytes: int, *, buffer_bytes: int, throttle: ReadThrottle) -> None:
         self.path = path
@@ -59,10 +59,10 @@ class SegmentReader:
         self._disk.close(self._fd)
 
     def feed(self, consumer: Consumer, start: int = 0, stop: int | None = None) -> int:
-        """Give [start, stop) to `consumer`, piece by piece, until it takes nothing more; where it stopped.
+        """Pass [start, stop) to `consumer`, piece by piece, until it takes nothing more; return where it stopped.
 
-        A consumer that takes nothing of a piece that holds a whole batch ends the walk. `Malformed` where the bytes
-        are no batches.
+        The pass ends if the consumer takes nothing of a piece that holds a whole batch. `Malformed` if the bytes are not
+        batches.
         """
         limit = self.size_bytes if stop is None else stop
         position = start
@@ -82,7 +82,7 @@ class SegmentReader:
         return position
 
     def position_of(self, offset: int) -> int:
-        """Of the first batch that reaches `offset`; the end of the file where none does."""
+        """Return the position of the first batch that reaches `offset`; the end of the file if there is none."""
 
         def skip(piece: bytes) -> int:
             at = 0
@@ -120,7 +120,7 @@ class SegmentReader:
 
 
 def check_batch(header: tuple[int, ...]) -> None:
-    """What must hold for any batch; the reader has checked the first of each piece."""
+    """Check what holds for any batch; the reader has checked the first of each piece."""
     if header[3] != MAGIC_V2 or header[1] < MIN_BATCH_LENGTH or header[6] < 0 or header[12] < 0:
         raise Malformed(
             f"no batch: magic {header[3]}, length {header[1]}, last offset delta {header[6]}, {header[12]} records"

@@ -1,6 +1,6 @@
-"""Which batches belong to aborted transactions, and which markers are not needed any more. A pure machine.
+"""Finds batches of aborted transactions, and markers that are no longer needed. A pure machine.
 
-Follows Kafka's CleanedTransactionMetadata. It sees every transactional and control batch of one walk over a log, in order.
+Follows Kafka's CleanedTransactionMetadata. It sees every transactional and control batch of one pass over a log, in order.
 """
 
 from collections.abc import Iterable
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class TransactionTracker:
-    """One walk. `aborted` are the aborted transactions that may have a batch in it, in any order."""
+    """The transactions of one pass. `aborted`: the aborted transactions that may have a batch in it, in any order."""
 
     def __init__(self, aborted: "Iterable[AbortedTxn]") -> None:
-        #: The next one is the last.
+        #: Sorted so that the next transaction is the last item.
         self._waiting = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTxn] = {}
-        #: Producers of which a batch of the open aborted transaction has been seen.
+        #: Producers with a batch of the open aborted transaction in this pass.
         self._aborted_seen: set[int] = set()
         self._committed_seen: set[int] = set()
-        #: Aborted transactions of which records were still there: for the index of the segment that has their marker.
+        #: Aborted transactions with remaining records: for the index of the segment that has their marker.
         self.retained: list[AbortedTxn] = []
 
     def _begin_up_to(self, offset: int) -> None:
@@ -33,7 +33,7 @@ class TransactionTracker:
             self._aborted.setdefault(txn.producer_id, txn)
 
     def on_data(self, producer_id: int, last_offset: int) -> bool:
-        """A batch of a transaction; True where it was aborted, so that its records can go."""
+        """Process a transactional batch; return whether it was aborted, so that its records can go."""
         self._begin_up_to(last_offset)
         if producer_id in self._aborted:
             self._aborted_seen.add(producer_id)
@@ -42,7 +42,7 @@ class TransactionTracker:
         return False
 
     def on_control(self, header: BatchHeader, body: bytes) -> bool:
-        """A control batch; True where it is of no use: no batch of its transaction is left, or it is empty itself."""
+        """Process a control batch; return whether it is useless: its transaction has no batch left, or it is empty."""
         self._begin_up_to(header.last_offset)
         record = next(decode_body(body, header), None)
         if record is None:

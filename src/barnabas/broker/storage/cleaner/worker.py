@@ -1,8 +1,8 @@
 """The compaction worker: a process that takes jobs from its standard input and reports on its standard output.
 
-`python -m barnabas.broker.storage.cleaner.worker`. Each message is four bytes of length, big-endian, and JSON. It ends when its
-input ends, and when the broker that started it is gone. It imports little: an idle one costs some 15 MB,
-unless it has had enough to do for the compiled loops (`engine`).
+`python -m barnabas.broker.storage.cleaner.worker`. Each message is four bytes of length, big-endian, and JSON. It ends when
+its input ends, or when the broker that started it is gone. It imports little: an idle worker costs some 15 MB, unless it has
+loaded the compiled loops (`engine`).
 """
 
 import logging
@@ -27,7 +27,7 @@ def frame(message: bytes) -> bytes:
 
 
 def serve(jobs: BinaryIO, reports: BinaryIO) -> None:
-    """Until `jobs` ends."""
+    """Carry out jobs until `jobs` ends."""
     choice = EngineChoice()
 
     def send(report: Report) -> None:
@@ -49,7 +49,7 @@ def run_job(
     *,
     clean: Callable[[CleanJob, Callable[[Report], None]], None] = clean_log,
 ) -> None:
-    """A failure of the log is reported; any other is a bug, and ends the worker."""
+    """Run a job and report failures of the log; any other error is a bug, and ends the worker."""
     try:
         clean(job, send)
     except Malformed as error:
@@ -66,7 +66,7 @@ def main() -> None:
         stream=sys.stderr, level=logging.INFO, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
     )
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    # Whatever prints goes to the broker's log, not between the reports.
+    # Other output goes to the broker's log, not between the reports.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         serve(sys.stdin.buffer, reports)

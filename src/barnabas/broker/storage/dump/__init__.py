@@ -1,1 +1,1 @@
-"""What `barnabas dump-log` prints: log segments, indexes, snapshots, in the words of Kafka's own tool."""
+"""The output of `barnabas dump-log`: log segments, indexes, snapshots, in the format of Kafka's own tool."""

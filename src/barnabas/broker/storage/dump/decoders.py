@@ -1,7 +1,7 @@
-"""How keys and values are shown: as text here, as the records of the internal topics by `wire.internal_records`.
+"""Converts keys and values for printing: as text here, as records of internal topics by `wire.internal_records`.
 
-A decoder turns a record into (key, payload), each None where there is nothing to print. It never fails on a record:
-what cannot be decoded is said in place of it, as Kafka's tool does.
+A decoder turns a record into (key, payload), each None if there is nothing to print. It never fails on a record: an error
+message takes the place of data that cannot be decoded, as in Kafka's tool.
 """
 
 from typing import Final, Protocol
@@ -11,7 +11,7 @@ from barnabas.wire.records import Record
 
 
 class UnknownDecoder(BarnabasError):
-    """A decoder class that is not one of ours: Java classes cannot be loaded here."""
+    """A decoder class that is not built in: Java classes cannot be loaded."""
 
 
 class RecordDecoder(Protocol):
@@ -27,7 +27,7 @@ def decode_string(data: bytes) -> str:
 
 
 def decode_default(data: bytes) -> str:
-    """The bytes themselves. Java's tool prints the identity of an array here, which is of no use."""
+    """Return the bytes in hexadecimal. Java's tool prints the identity of an array here, which is useless."""
     return "0x" + data.hex()
 
 
@@ -49,7 +49,7 @@ _PACKAGES: Final = ("", "kafka.serializer.", "org.apache.kafka.tools.api.")
 
 
 def decoder_of_class(name: str) -> ValueDecoder:
-    """The decoder that stands for one of Kafka's own decoder classes."""
+    """Return the decoder for one of Kafka's own decoder classes."""
     package, _, simple = name.rpartition(".")
     if simple in _BY_CLASS and f"{package}." in (*_PACKAGES, "."):
         return _BY_CLASS[simple]
@@ -58,7 +58,7 @@ def decoder_of_class(name: str) -> ValueDecoder:
 
 
 class PlainDecoder:
-    """Keys and values by a decoder each."""
+    """Decodes keys and values by one decoder each."""
 
     def __init__(self, key: ValueDecoder = decode_string, value: ValueDecoder = decode_string) -> None:
         self._key = key

@@ -1,4 +1,4 @@
-"""One file after another: which kind it is, and what of it is to be printed."""
+"""Dumps files one after another, each by its kind and the options."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ from barnabas.broker.storage.dump.indexes import (
 from barnabas.broker.storage.dump.report import Report
 from barnabas.broker.storage.dump.segment import MAX_BYTES, dump_segment
 
-#: What can be shown.
+#: Suffixes of the files that can be dumped.
 SUFFIXES: Final = (
     names.LOG_SUFFIX,
     names.INDEX_SUFFIX,
@@ -31,7 +31,7 @@ SUFFIXES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    #: Set: keys and values are printed, by it.
+    #: Prints keys and values; None: they are not printed.
     decoder: RecordDecoder | None = None
     deep_iteration: bool = False
     skip_record_metadata: bool = False
@@ -42,7 +42,7 @@ class DumpOptions:
 
 
 def dump_files(paths: Iterable[str], report: Report, options: DumpOptions) -> None:
-    """Dump each file. Report one that cannot be read, and go on with the next."""
+    """Dump each file. Report an unreadable file, and continue with the next."""
     for path in paths:
         report.line(f"Dumping {path}", "file", {"file": path})
         try:

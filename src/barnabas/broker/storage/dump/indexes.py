@@ -1,4 +1,4 @@
-"""The files beside a segment: offset, time and transaction index, producer snapshot."""
+"""Dumps the files beside a segment: offset, time and transaction index, producer snapshot."""
 
 import mmap
 import os
@@ -30,7 +30,7 @@ def dump_offset_index(
     with ExitStack() as stack:
         index = OffsetIndex(path, base_offset, read_only=True)
         stack.callback(index.release)
-        # A broker that runs keeps room for entries in its active segment: zeros, until the first is there.
+        # A running broker preallocates the index of its active segment: it is all zeros before the first entry.
         if index.entries == 0 or index.entry(0) == (base_offset, 0):
             report.line(f"{path} is empty.", "empty", {"file": path})
             return
@@ -56,7 +56,7 @@ def dump_offset_index(
 
 
 def _last_offset_at(log: Buffer, position: int, max_message_size: int) -> int:
-    """The last offset of the batch at `position`, or -1 where no whole batch is there."""
+    """Return the last offset of the batch at `position`, or -1 if no whole batch is there."""
     try:
         header = read_header(log, position)
     except Malformed:
@@ -83,7 +83,7 @@ def dump_time_index(path: str, report: Report, *, sanity_only: bool = False, ver
         for number in range(time_index.entries):
             entry = time_index.entry(number)
             if entry.offset == base_offset and (number > 0 or entry.timestamp == 0):
-                break  # a crash leaves a tail of zeros; a broker that runs has nothing else in a new segment
+                break  # a crash leaves a tail of zeros; a running broker's new segment has only zeros
             found = _batch_that_ends_at(log, index.lookup(entry.offset).position, entry.offset)
             if found is None or found[0] != entry.offset:
                 findings.not_found.append((entry.offset, -1 if found is None else found[0]))
@@ -95,11 +95,11 @@ def dump_time_index(path: str, report: Report, *, sanity_only: bool = False, ver
             if not verify_only:
                 report.pairs("timeIndexEntry", {"timestamp": entry.timestamp, "offset": entry.offset})
             previous = entry.timestamp
-        findings.tell(report, os.path.abspath(path))  # noqa: PTH100
+        findings.report(report, os.path.abspath(path))  # noqa: PTH100
 
 
 def _batch_that_ends_at(log: Buffer, position: int, offset: int) -> tuple[int, int] | None:
-    """(last offset, largest timestamp) of the first batch from `position` on that ends at or after `offset`."""
+    """Return (last offset, largest timestamp) of the first batch from `position` on that ends at or after `offset`."""
     try:
         for at, header in iter_batches(log, position):
             if header.last_offset >= offset:
@@ -116,7 +116,7 @@ class _TimeFindings:
         self.out_of_order: list[tuple[int, int]] = []
         self.not_found: list[tuple[int, int]] = []
 
-    def tell(self, report: Report, path: str) -> None:
+    def report(self, report: Report, path: str) -> None:
         if self.mismatches:
             report.finding(f"Found timestamp mismatch in :{path}")
             for indexed, found in self.mismatches:
@@ -170,7 +170,7 @@ def dump_snapshot(path: str, report: Report) -> None:
                 "offsetDelta": batch.offset_delta,
                 "timestamp": batch.timestamp,
             }
-        # Kafka's tool leaves a space where a producer has no batch.
+        # Kafka's tool leaves a space if a producer has no batch.
         report.pairs("producer", fields, end="" if entry.batches else " ")
 
 

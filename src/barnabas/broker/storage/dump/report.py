@@ -1,6 +1,6 @@
-"""Where a dump goes: lines of `name: value` as Kafka's tool prints them, or one JSON object a line.
+"""The output of a dump: lines of `name: value` as Kafka's tool prints them, or one JSON object per line.
 
-Findings (mismatches, what could not be read) go to the error stream, as Kafka's tool has it.
+Findings (mismatches, unreadable data) go to the error stream, as in Kafka's tool.
 """
 
 import json
@@ -11,7 +11,7 @@ Fields: TypeAlias = dict[str, Field]
 
 
 class OptionalLong(int):
-    """A number that Java holds in an OptionalLong, and prints so."""
+    """A number that Java holds in an OptionalLong, and prints as such."""
 
 
 class TextStream(Protocol):
@@ -19,21 +19,21 @@ class TextStream(Protocol):
 
 
 class Report:
-    """`kind` names the JSON object; the text forms are Kafka's."""
+    """Prints lines. `kind` names the JSON object; the text formats are Kafka's."""
 
     def __init__(self, out: TextStream, err: TextStream, *, as_json: bool = False) -> None:
         self._out = out
         self._err = err
         self._as_json = as_json
-        #: Whether a file could not be dumped. What is wrong inside a file is a finding, and no failure: as Kafka has it.
+        #: Whether a file could not be dumped. Damage inside a file is a finding and not a failure, as in Kafka's tool.
         self.has_failed = False
 
     def line(self, text: str, kind: str, fields: Fields) -> None:
-        """A line of its own words."""
+        """Print a line of free text."""
         self._out.write(f"{json.dumps({'kind': kind} | fields)}\n" if self._as_json else f"{printable(text)}\n")
 
     def pairs(self, kind: str, fields: Fields, *, prefix: str = "", end: str = "") -> None:
-        """`name: value name: value …`"""
+        """Print `name: value name: value …`."""
         if self._as_json:
             self._out.write(f"{json.dumps({'kind': kind} | fields)}\n")
         else:
@@ -45,7 +45,7 @@ class Report:
 
 
 def show(value: Field) -> str:
-    """As Java prints it; a missing number is an empty OptionalLong."""
+    """Return the value as Java prints it; a missing number is an empty OptionalLong."""
     if value is None:
         return "OptionalLong.empty"
     if isinstance(value, OptionalLong):
@@ -58,5 +58,5 @@ def show(value: Field) -> str:
 
 
 def printable(text: str) -> str:
-    """Without the lone surrogates that stand for bytes which are not UTF-8: no stream could encode them."""
+    """Replace the lone surrogates that stand for bytes that are not UTF-8: no stream could encode them."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The batches and records of a `.log` file."""
+"""Dumps the batches and records of a `.log` file."""
 
 import mmap
 import os
@@ -19,7 +19,7 @@ from barnabas.wire.records import (
     parse_end_txn_marker,
 )
 
-#: What a batch must have before Kafka's reader looks at it: up to and including the magic.
+#: The bytes that a batch must have before Kafka's reader checks it: up to and including the magic.
 _HEADER_UP_TO_MAGIC: Final = 17
 MAX_BYTES: Final = 2**31 - 1
 

@@ -1,4 +1,4 @@
-"""What the bytes of keys and values mean: JSON, Avro and Protobuf, also with a schema registry.
+"""Codecs for the bytes of keys and values: JSON, Avro and Protobuf, also with a schema registry.
 
 orders = decode(records, Avro(registry=SchemaRegistry("http://registry:8081"), subject="orders-value"))
 out = encode(orders, Json(), column="data")

@@ -24,8 +24,8 @@ from barnabas.spark.pipelines.codecs.registry import RegisteredSchema, SchemaReg
 class Avro:
     """Avro, one record a value.
 
-    `schema`: what to read records as, whatever they were written with (Avro's schema resolution), and what to write them with.
-    Without one, reading takes the newest of `subject`, and writing makes one of the column's type.
+    `schema`: the schema to read records as, whatever they were written with (Avro's schema resolution), and to write them with.
+    Without one, reading uses the newest schema of `subject`, and writing makes one from the column's type.
     `registry`: records are in Confluent's wire format; the writer's schema is fetched by its id, and writing registers.
     """
 
@@ -51,7 +51,7 @@ class Avro:
         if self._text is not None:
             return self._text, ()
         if self.registry is None or self.subject is None:
-            raise CodecError("Avro: reading needs a schema, or a registry and the subject whose newest it is")
+            raise CodecError("Avro: reading needs a schema, or a registry and a subject to read the newest schema of")
         newest = self.registry.latest(self.subject)
         if newest.kind != "AVRO":
             raise CodecError(f"Avro: subject {self.subject!r} has {newest.kind} schemas")
@@ -83,7 +83,7 @@ def _with_defaults(text: str, imports: tuple[str, ...]) -> AvroType:
 
 
 class _Reader(ConvertsBatches):
-    """Reads records of one batch. Ids that the registry does not know are asked for once a batch, not once a record."""
+    """Reads the records of one batch. Asks the registry for an id that it does not know once per batch, not once per record."""
 
     def __init__(self, text: str, imports: tuple[str, ...], registry: SchemaRegistry | None) -> None:
         self._text, self._imports = text, imports
@@ -94,7 +94,8 @@ class _Reader(ConvertsBatches):
         self._unknown: dict[int, str] = {}
 
     def whole(self, values: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
-        """By compiled code, where all records were written with the schema that they are read with, and that is a flat one."""
+        """Read all records by compiled code, if they were written with the schema that they are read with, and it is a flat
+        one."""
         from barnabas.spark.pipelines.codecs import avro_columns
 
         plan = avro_columns.plan_of(self._reader, arrow_type)
@@ -108,7 +109,7 @@ class _Reader(ConvertsBatches):
                 if self._written_with(self._registry, schema_id) is not self._reader:
                     return None
             except (UnknownSchema, ValueError):
-                return None  # told record by record
+                return None  # each record reports its own error
             head = wire.frame(schema_id, b"")
         return avro_columns.read(values, plan, head=head)
 

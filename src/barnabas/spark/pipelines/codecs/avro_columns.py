@@ -1,8 +1,8 @@
 """Flat Avro records by compiled code: a whole Arrow batch at once, straight into columns.
 
-Only for what most topics hold: a record of numbers, booleans, strings and bytes, each of which may be null, read with the
-schema that it was written with. Everything else, and a batch in which any record is not as it should be, is left to `avro`,
-which goes record by record and says what is wrong. Loaded where rows are read: it needs numba.
+Only for the records of most topics: numbers, booleans, strings and bytes, each of which may be null, read with the
+schema that they were written with. Other schemas, and a batch in which any record is damaged, are left to `avro`,
+which reads record by record and reports errors. Loaded where rows are read: it needs numba.
 """
 
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ _NONE: Final = -1
 
 @dataclass(frozen=True)
 class Plan:
-    #: Of each field in order: how it is written, and which branch of its union is null, or `_NONE`.
+    #: For each field in order: its encoding, and the branch of its union that is null, or `_NONE`.
     kinds: NDArray[np.int8]
     nulls: NDArray[np.int8]
     type: pa.StructType
 
 
 def plan_of(parsed: AvroType, arrow_type: pa.DataType) -> Plan | None:
-    """None where the schema is not flat."""
+    """Make the plan of a schema; None if it is not flat."""
     schema = parsed.schema
     if not isinstance(schema, dict) or schema.get("type") != "record" or not pa.types.is_struct(arrow_type):
         return None
@@ -74,28 +74,28 @@ def _field(schema: Any) -> tuple[int, int, pa.DataType] | None:
 
 
 def read(values: pa.Array, plan: Plan, *, head: bytes = b"") -> pa.StructArray | None:
-    """The records, or None where one of them is not read so. Each begins with `head`."""
+    """Read the records, each behind `head`; None if one of them cannot be read so."""
     if values.type != pa.binary() or not len(values):
         return None
     count, fields = len(values), len(plan.kinds)
     _, offsets, content = values.buffers()
     data = np.frombuffer(content, np.uint8) if content is not None else np.empty(0, np.uint8)
     places = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
-    there = values.is_valid().to_numpy(zero_copy_only=False)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
     numbers = np.zeros((fields, count), np.int64)
     sizes = np.zeros((fields, count), np.int64)
     present = np.zeros((fields, count), np.bool_)
     heads = np.frombuffer(head, np.uint8) if head else np.empty(0, np.uint8)
-    if not _read_flat(data, places, there, heads, plan.kinds, plan.nulls, numbers, sizes, present):
+    if not _read_flat(data, places, valid, heads, plan.kinds, plan.nulls, numbers, sizes, present):
         return None
     try:
         columns = [
             _column(int(kind), field.type, data, numbers[at], sizes[at], present[at])
             for at, (kind, field) in enumerate(zip(plan.kinds, plan.type, strict=True))
         ]
-    except pa.ArrowInvalid:  # no UTF-8, or too much for one column
+    except pa.ArrowInvalid:  # not UTF-8, or too much for one column
         return None
-    return pa.StructArray.from_arrays(columns, fields=list(plan.type), mask=pa.array(~there))
+    return pa.StructArray.from_arrays(columns, fields=list(plan.type), mask=pa.array(~valid))
 
 
 def _column(
@@ -127,7 +127,7 @@ def _column(
 def _read_flat(
     data: ByteArray,
     places: Int64s,
-    there: Booleans,
+    valid: Booleans,
     head: ByteArray,
     kinds: NDArray[np.int8],
     nulls: NDArray[np.int8],
@@ -135,9 +135,9 @@ def _read_flat(
     sizes: Int64s,
     present: Booleans,
 ) -> bool:
-    """Fill the columns; of strings and bytes, where they begin and how long they are. False at the first that is not right."""
-    for row in range(len(there)):
-        if not there[row]:
+    """Fill the columns; strings and bytes as their places and sizes. Return False at the first error."""
+    for row in range(len(valid)):
+        if not valid[row]:
             continue
         pos, end = places[row], places[row + 1]
         for at in range(len(head)):
@@ -186,7 +186,7 @@ def _read_flat(
 
 @kernel
 def _long(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
-    """The same as in records of Kafka, but for numbers of more than 64 bits, which are none here."""
+    """Read a number, as in Kafka's records. Numbers of more than 64 bits are an error here."""
     value, after = read_varlong(data, pos, end)
     if after - pos == 10 and data[after - 1] > 1:
         return int64(0), int64(-1)

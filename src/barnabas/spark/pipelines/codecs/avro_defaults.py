@@ -1,4 +1,4 @@
-"""Defaults of a reader's schema: what a field is that the writer did not know. fastavro hands out the JSON of the schema.
+"""Defaults of a reader's schema: the values of fields that the writer did not know. fastavro returns the JSON of the schema.
 
 By the specification: bytes are characters up to U+00FF, logical types are the numbers and bytes that they are stored as, a
 record is an object whose missing fields have their own defaults, a union's default is of its first branch (since Avro 1.12 of
@@ -25,21 +25,23 @@ class _NotOfThisType(ValueError):
 
 
 def put_in_defaults(parsed: AvroType) -> AvroType:
-    """Have fastavro hand out a `Default` wherever it would hand out the JSON of one. Changes the schema."""
+    """Make fastavro return a `Default` where it would return the JSON of one. Changes the schema."""
     for record in _records(parsed):
         for field in record["fields"]:
             if "default" in field and not isinstance(field["default"], Default):
                 try:
                     value = _value(parsed, field["type"], field["default"])
                 except _NotOfThisType as error:
-                    raise CodecError(f"Avro: the default of {record['name']}.{field['name']} is {error}") from None
+                    raise CodecError(
+                        f"Avro: the default of {record['name']}.{field['name']} is not valid: {error}"
+                    ) from None
                 fix = field_reading(parsed, field["type"])
                 field["default"] = Default(value if fix is None or value is None else fix(value))
     return parsed
 
 
 def _records(parsed: AvroType) -> Iterator[dict[str, Any]]:
-    """Each once, also where a name stands for it. Inner ones first: they give their defaults to outer ones as they are."""
+    """Yield each record once, even if names refer to it. Inner ones come first: outer ones use their defaults as they are."""
     seen: set[int] = set()
 
     def within(schema: Schema) -> Iterator[dict[str, Any]]:
@@ -59,14 +61,14 @@ def _records(parsed: AvroType) -> Iterator[dict[str, Any]]:
 
 
 def _value(parsed: AvroType, schema: Schema, default: Any) -> Any:
-    """As fastavro would have read it."""
+    """Return the default as fastavro would have read it."""
     if isinstance(schema, list):
         for branch in schema:
             try:
                 return _value(parsed, branch, default)
             except _NotOfThisType:
                 continue
-        raise _NotOfThisType(f"{default!r}, which is of no branch of its union")
+        raise _NotOfThisType(f"{default!r} fits no branch of its union")
     schema = parsed.deref(schema)
     if isinstance(schema, str):
         return _primitive(schema, default)
@@ -79,7 +81,7 @@ def _value(parsed: AvroType, schema: Schema, default: Any) -> Any:
         return {name: _value(parsed, schema["values"], each) for name, each in _of(default, dict).items()}
     if kind == "enum":
         if default not in schema["symbols"]:
-            raise _NotOfThisType(f"{default!r}, which is none of {', '.join(schema['symbols'])}")
+            raise _NotOfThisType(f"{default!r}: use one of {', '.join(schema['symbols'])}")
         return default
     stored = _primitive("bytes", default) if kind == "fixed" else _value(parsed, kind, default)
     return _logical(schema, stored)
@@ -87,22 +89,22 @@ def _value(parsed: AvroType, schema: Schema, default: Any) -> Any:
 
 def _of(default: Any, kind: type) -> Any:
     if not isinstance(default, kind):
-        raise _NotOfThisType(f"{default!r}, not {'an array' if kind is list else 'an object'}")
+        raise _NotOfThisType(f"{default!r} is not {'an array' if kind is list else 'an object'}")
     return default
 
 
 def _record(parsed: AvroType, schema: Schema, default: Any) -> dict[str, Any]:
-    given, made = _of(default, dict), {}
+    given, values = _of(default, dict), {}
     for field in schema["fields"]:
         name = field["name"]
         if name in given:
-            made[name] = _value(parsed, field["type"], given[name])
+            values[name] = _value(parsed, field["type"], given[name])
         elif "default" in field:
             known = field["default"]
-            made[name] = known if isinstance(known, Default) else _value(parsed, field["type"], known)
+            values[name] = known if isinstance(known, Default) else _value(parsed, field["type"], known)
         else:
-            raise _NotOfThisType(f"{default!r}, without {name}, which has no default of its own")
-    return made
+            raise _NotOfThisType(f"{default!r} lacks {name}, which has no default of its own")
+    return values
 
 
 def _primitive(kind: str, default: Any) -> Any:
@@ -123,8 +125,8 @@ def _primitive(kind: str, default: Any) -> Any:
             try:
                 return default.encode("latin-1")
             except UnicodeEncodeError:
-                raise _NotOfThisType(f"{default!r}, whose characters are not all bytes") from None
-    raise _NotOfThisType(f"{default!r}, which is no {kind}")
+                raise _NotOfThisType(f"{default!r} has characters that are not bytes") from None
+    raise _NotOfThisType(f"{default!r} is not of type {kind}")
 
 
 def _logical(schema: Schema, stored: Any) -> Any:

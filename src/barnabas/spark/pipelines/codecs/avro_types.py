@@ -1,8 +1,8 @@
-"""Avro's types and Spark's, both ways, and what Python values need on the way between fastavro and Arrow.
+"""Avro's types and Spark's, both ways, and the conversion of Python values between fastavro and Arrow.
 
-As Spark's own Avro source has it: an enum is a string, fixed is binary, `[null, T]` is a nullable T, `[int, long]` is a long,
-any other union a struct `member0, member1, …` of which one is set. Times of day and UUIDs are given as the numbers and strings
-that they are stored as.
+As in Spark's own Avro source: an enum is a string, fixed is binary, `[null, T]` is a nullable T, `[int, long]` is a long,
+any other union is a struct `member0, member1, …` of which one is set. Times of day and UUIDs are the numbers and strings
+in which Avro stores them.
 """
 
 import json
@@ -38,7 +38,7 @@ from barnabas.services.registry.values.avro import AvroType
 from barnabas.services.registry.values.bounds import Unreadable
 from barnabas.spark.pipelines.codecs.base import CodecError
 
-#: A schema as fastavro has it: a name, a list (a union), or a mapping.
+#: A schema in fastavro's form: a name, a list (a union), or a mapping.
 Schema: TypeAlias = Any
 Fix: TypeAlias = Callable[[Any], Any]
 
@@ -66,7 +66,7 @@ _SINGLE: Final = struct.Struct("<f")
 
 
 class Default:
-    """In place of a field that was not written: its value, as Arrow takes it."""
+    """Stands for a field that was not written: its value, as Arrow takes it."""
 
     __slots__ = ("value",)
 
@@ -93,7 +93,7 @@ def parse_for_columns(text: str, imports: Iterable[str] = ()) -> AvroType:
 
 
 def _plain(schema: Schema) -> Schema:
-    """Without the logical types that are not shown as such, which fastavro would turn into objects."""
+    """Drop the logical types that Spark does not show as such: fastavro would turn them into objects."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
     if not isinstance(schema, dict):
@@ -111,7 +111,7 @@ def _branches(schema: Sequence[Schema]) -> list[Schema]:
 
 
 def _promoted(branches: Sequence[Schema]) -> DataType | None:
-    """The one type that holds all branches, where there is one."""
+    """Return the one type that holds all branches; None if there is none."""
     if len(branches) == 1:
         return None
     names = set(branches) if all(isinstance(one, str) for one in branches) else set()
@@ -121,12 +121,12 @@ def _promoted(branches: Sequence[Schema]) -> DataType | None:
 
 
 def spark_type(parsed: AvroType) -> DataType:
-    """What a column of such records is in Spark."""
+    """Return the Spark type of such records."""
     return _spark_type(parsed, parsed.schema, ())[0]
 
 
 def _spark_type(parsed: AvroType, schema: Schema, above: tuple[str, ...]) -> tuple[DataType, bool]:
-    """The type, and whether it may be null."""
+    """Return the type, and whether it may be null."""
     if isinstance(schema, list):
         return _union_type(parsed, schema, above)
     schema = parsed.deref(schema)
@@ -173,17 +173,17 @@ def _union_type(parsed: AvroType, schema: Sequence[Schema], above: tuple[str, ..
 
 
 def reading(parsed: AvroType) -> Fix | None:
-    """What turns a value that fastavro read into one that Arrow takes; None where it is one already."""
+    """Return a function that turns a value from fastavro into one for Arrow; None if values need no change."""
     return _fix(parsed, parsed.schema, reads=True, named=tells_names(parsed))
 
 
 def field_reading(parsed: AvroType, schema: Schema) -> Fix | None:
-    """The same for a part of it."""
+    """Return the same function for a part of the schema."""
     return _fix(parsed, schema, reads=True)
 
 
 def writing(parsed: AvroType) -> Fix | None:
-    """What turns a value out of Arrow into one that fastavro writes; None where it is one already."""
+    """Return a function that turns a value from Arrow into one for fastavro; None if values need no change."""
     return _fix(parsed, parsed.schema, reads=False)
 
 
@@ -198,7 +198,7 @@ def _fix(parsed: AvroType, schema: Schema, *, reads: bool, named: bool = False) 
     if kind in ("record", "error"):
         fixes = {one["name"]: _fix(parsed, one["type"], reads=reads, named=named) for one in schema["fields"]}
         if reads:
-            # A field that was not written is its default, which needs no more fixing, only to be taken out.
+            # A field that was not written has its default, which only has to be taken out of its `Default`.
             with_default = {one["name"] for one in schema["fields"] if "default" in one}
             fixes = {name: _or_default(fix) if name in with_default else fix for name, fix in fixes.items()}
         fix = _record_fix({name: fix for name, fix in fixes.items() if fix is not None})
@@ -257,7 +257,7 @@ def _union_fix(parsed: AvroType, branches: Sequence[Schema], *, reads: bool, nam
     fixes = [_fix(parsed, one, reads=reads, named=named) or (lambda value: value) for one in branches]
     schemas = [parsed.deref(one) for one in branches]
     members = [f"member{at}" for at in range(len(branches))]
-    # What comes without a name is hardly of a named type: only where its writer had no union.
+    # A value without a name is rarely of a named type: only if its writer had no union.
     likely = sorted(zip(members, schemas, fixes, strict=True), key=lambda each: _is_named(each[1]))
 
     def spread(value: Any) -> dict[str, Any]:
@@ -266,12 +266,12 @@ def _union_fix(parsed: AvroType, branches: Sequence[Schema], *, reads: bool, nam
             is_it = _is_of(value, schema) if name is None else _is_named(schema) and schema["name"] == name
             if is_it:
                 return {member: fix(value)}
-        raise ValueError(f"{value!r} is of no branch of its union")
+        raise ValueError(f"{value!r} fits no branch of its union")
 
     def gather(struct: dict[str, Any]) -> Any:
         for member, schema, fix in zip(members, schemas, fixes, strict=True):
             if (value := struct[member]) is not None:
-                # With the name of its branch: fastavro would take the first one that it fits, a long for a double.
+                # With the name of its branch: fastavro would take the first branch that fits, a long for a double.
                 return (schema["name"] if _is_named(schema) else _type_name(schema), fix(value))
         return None
 
@@ -290,7 +290,7 @@ def _type_name(schema: Schema) -> str:
 
 
 def _is_of(value: Any, schema: Schema) -> bool:
-    """Whether fastavro may have read the value from this branch. It takes a whole number for a float where it validates."""
+    """Whether fastavro may have read the value from this branch. When it validates, it takes an integer for a float."""
     match _type_name(schema):
         case "float":
             return isinstance(value, float) and _is_single(value)
@@ -302,7 +302,7 @@ def _is_of(value: Any, schema: Schema) -> bool:
 
 
 def _is_single(value: float) -> bool:
-    """Whether four bytes hold it as it is."""
+    """Whether a float of four bytes holds the value exactly."""
     try:
         return value != value or _SINGLE.unpack(_SINGLE.pack(value))[0] == value
     except OverflowError:
@@ -310,7 +310,7 @@ def _is_single(value: float) -> bool:
 
 
 def tells_names(parsed: AvroType) -> bool:
-    """Whether fastavro has to say of which named type a value is: other branches of its union may look the same."""
+    """Whether fastavro has to return the name with a value of a named type: other branches of its union may look the same."""
 
     def within(schema: Schema, seen: frozenset[str]) -> bool:
         if isinstance(schema, list):
@@ -327,7 +327,7 @@ def tells_names(parsed: AvroType) -> bool:
 
 
 def schema_of(kind: DataType, name: str = "topLevelRecord") -> str:
-    """The Avro schema of a Spark type, as JSON."""
+    """Return the Avro schema of a Spark type, as JSON."""
     return json.dumps(_avro(kind, name))
 
 

@@ -1,13 +1,13 @@
-"""Decoding and encoding a column, record by record, so that one bad record does what the mode says and no more.
+"""Decodes and encodes a column, record by record: the mode decides what one bad record does.
 
-`decode` puts what a column says into a new one and keeps the bytes: a dead letter needs them. Every failure names the record's
-topic, partition and offset where the DataFrame has them.
+`decode` puts the decoded value into a new column and keeps the bytes: a dead letter needs them. Every error names the record's
+topic, partition and offset if the DataFrame has them.
 
     PERMISSIVE  the record stays, with null and an error `struct<class, message>`; good records have a null error
-    DROP        the record goes; how many went is in the query's progress, as observed metric `decode.<column>`
+    DROP        the record is dropped; the query's progress has their number, as observed metric `decode.<column>`
     FAIL        the query fails
 
-Codecs in Python run as Arrow UDFs, one call a batch. They are marked nondeterministic: otherwise Spark would feel free to
+Codecs in Python run as Arrow UDFs, one call per batch. They are marked nondeterministic: otherwise Spark might
 evaluate them once for the data and again for the error.
 """
 
@@ -31,7 +31,7 @@ from barnabas.spark.pipelines.codecs.registry import RegistryError, UnknownSchem
 Mode: TypeAlias = Literal["PERMISSIVE", "DROP", "FAIL"]
 Direction: TypeAlias = Literal["decode", "encode"]
 
-#: A record's value, or the exception that says why there is none. Made once a batch, on the executor.
+#: Converts a record's value. Returns or raises the exception if it cannot. Created once per batch, on the executor.
 Convert: TypeAlias = Callable[[object], object]
 MakeConvert: TypeAlias = Callable[[], Convert]
 
@@ -39,22 +39,22 @@ _names = itertools.count(1)
 
 
 class ConvertsBatches(ABC):
-    """A `Convert` that can do more than a record at a time."""
+    """A `Convert` that may convert a whole batch at once."""
 
     @abstractmethod
     def whole(self, values: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
-        """The values of a batch in which nothing is wrong; None where each record has to be looked at by itself."""
+        """Return the values of a batch without errors; None if each record has to be converted by itself."""
 
     @abstractmethod
     def __call__(self, data: object) -> object: ...
 
 
 class CodecError(ValueError):
-    """A codec that cannot be: a schema that does not parse, a type that has no other side. Found while the plan is made."""
+    """A codec that is not valid: a schema that does not parse, a type without a counterpart. Raised while the plan is made."""
 
 
 class FormatCodec(Protocol):
-    """How records are written. Both methods are called on the driver, while the plan is made.
+    """A format of records. Both methods are called on the driver, while the plan is made.
 
     The columns they make are `struct<data, error>`.
     """
@@ -74,7 +74,7 @@ def decode(
     error: str = "error",
     name: str | None = None,
 ) -> DataFrame:
-    """Add `into`, which says what the bytes of `column` mean. Null stays null. `name` is that of the metric (mode DROP)."""
+    """Add `into`, the decoded value of `column`. Null stays null. `name` is that of the metric (mode DROP)."""
     kind = column_type(df, column, "decode")
     if not isinstance(kind, BinaryType | StringType):
         raise TransformError(f"decode: column {column!r} is {kind.simpleString()}, not bytes")
@@ -92,7 +92,7 @@ def encode(
     error: str = "error",
     name: str | None = None,
 ) -> DataFrame:
-    """Put the bytes that stand for `column` into `into`. Null stays null: a tombstone."""
+    """Put the encoded bytes of `column` into `into`. Null stays null: a tombstone."""
     kind = column_type(df, column, "encode")
     return _applied(df, codec.encoder(kind)(column_named(column)), "encode", column, into, mode, error, name)
 
@@ -108,7 +108,7 @@ def _applied(
     name: str | None,
 ) -> DataFrame:
     if mode not in ("PERMISSIVE", "DROP", "FAIL"):
-        raise TransformError(f"{direction}: no mode {mode!r}: it is PERMISSIVE, DROP or FAIL")
+        raise TransformError(f"{direction}: mode {mode!r} is not valid: use PERMISSIVE, DROP or FAIL")
     before = column_named(error) if error in columns_of(df) else None
     place = place_of(df)
     both = f"_{direction}.{into}"
@@ -118,7 +118,7 @@ def _applied(
     found = F.when(
         problem.isNotNull(), F.struct(problem.getField("class").alias("class"), message.alias("message"))
     ).cast(ERROR_DDL)
-    # The first thing that went wrong with a record is what is wrong with it.
+    # A record keeps its first error.
     first = found if before is None else F.coalesce(before, found)
     df = without(df.withColumn(into, column_named(both).getField("data")).withColumn(error, first), both)
     if mode == "PERMISSIVE":
@@ -133,12 +133,12 @@ def _applied(
 
 
 def by_record(make: MakeConvert, data_type: DataType) -> Callable[[Column], Column]:
-    """A column of `struct<data, error>` by a Python function of one record."""
+    """Return a column of `struct<data, error>` by a Python function of one record."""
     return _by_batch(lambda _: make(), data_type)
 
 
 def by_typed_record(make: Callable[[DataType], Convert], data_type: DataType) -> Callable[[Column], Column]:
-    """The same by a function that must know the type of what it gets: a column by itself does not tell its own."""
+    """Do the same with a function that needs the type of its values: a column by itself does not have it."""
     return _by_batch(lambda given: make(from_arrow_type(given)), data_type)
 
 
@@ -155,7 +155,7 @@ def _by_batch(make: Callable[[pa.DataType], Convert], data_type: DataType) -> Ca
 
 
 def convert_all(values: pa.Array, convert: Convert, arrow_type: pa.DataType) -> pa.Array:
-    """Every record's value or error. What a registry that is away would do to good records fails the batch instead."""
+    """Return every record's value or error. If the registry is away, which says nothing about the records, the batch fails."""
     error_type = to_arrow_type(ERROR_TYPE)
     fields = [pa.field("data", arrow_type), pa.field("error", error_type)]
     if isinstance(convert, ConvertsBatches) and (whole := convert.whole(values, arrow_type)) is not None:
@@ -173,17 +173,17 @@ def convert_all(values: pa.Array, convert: Convert, arrow_type: pa.DataType) -> 
                 problem = error_of(error)
             except RegistryError:
                 raise
-            except Exception as error:  # bytes from anywhere make a codec raise anything; it ends in the error column
+            except Exception as error:  # arbitrary bytes make a codec raise anything; the error column gets it
                 problem = error_of(error)
         data.append(converted)
         errors.append(problem)
-    # Values first: they may turn out not to fit, which is an error, too.
+    # Values first: some may not fit the column, which is an error, too.
     fitted = _to_arrow(data, errors, arrow_type)
     return pa.StructArray.from_arrays([fitted, pa.array(errors, error_type)], fields=fields)
 
 
 def _in_python(values: pa.Array) -> list[object]:
-    """What a codec in Python is given; an exception for what Python has no value of, such as a time after the year 9999."""
+    """Return the values for a codec in Python; an exception for those that Python does not have, such as a time after 9999."""
     try:
         return list(values.to_pylist())
     except (OverflowError, ValueError):
@@ -201,7 +201,7 @@ def _to_arrow(data: list[object], errors: list[dict[str, str] | None], arrow_typ
     try:
         return pa.array(data, arrow_type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Somewhere is a value that its column cannot hold: find it, and let the others through.
+        # The column cannot hold some value: find it, and let the others through.
         for at, value in enumerate(data):
             try:
                 pa.array([value], arrow_type)

@@ -23,8 +23,8 @@ ERROR_CLASS: Final = "barnabas.spark.pipelines.codecs.MalformedJson"
 class Json:
     """JSON in UTF-8.
 
-    `schema`: what to read, as a Spark type or in DDL (`id int, name string`); writing needs none. A field that is declared
-    `not null` must be there. `envelope`: Connect's JsonConverter with `schemas.enable=true`, of which the payload is read.
+    `schema`: the type to read, as a Spark type or in DDL (`id int, name string`); writing needs none. A field that is declared
+    `not null` must be present. `envelope`: Connect's JsonConverter with `schemas.enable=true`, of which the payload is read.
     `registry`: Confluent's JSON Schema serializer, whose five bytes are checked and skipped; writing registers `json_schema`
     under `subject`.
     """
@@ -40,7 +40,7 @@ class Json:
             raise CodecError("Json: reading needs a schema")
         schema = self.schema if isinstance(self.schema, DataType) else parse_type(self.schema)
         if not isinstance(schema, StructType | ArrayType | MapType) and not self.envelope:
-            raise CodecError(f"Json: {schema.simpleString()} is neither a struct nor an array nor a map")
+            raise CodecError(f"Json: {schema.simpleString()} is not supported: use a struct, an array or a map")
 
         def column(raw: Column) -> Column:
             framed = F.lit(True)
@@ -60,7 +60,7 @@ class Json:
             corrupt += "_" * sum(each.lower().startswith(_CORRUPT) for each in shape.names)
             asked = StructType([*shape.fields, StructField(corrupt, StringType())])
         parsed = F.from_json(text, asked.json(), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt})
-        # What a function is given is computed once. Otherwise Spark parses again for every field of the result.
+        # Spark computes the argument of a higher-order function once. Otherwise it parses again for every field of the result.
         return F.get(
             F.transform(F.array(parsed), lambda once: self._checked(once, raw, framed, schema, shape, corrupt)),
             F.lit(0),
@@ -82,18 +82,18 @@ class Json:
             wrong = wrong.when(malformed, F.concat(F.lit(f"not JSON of {schema.simpleString()}: "), shown))
         wrong = wrong.when(parsed.isNull(), F.concat(F.lit("not JSON: "), shown))
         if self.envelope:
-            # Not to be taken for a null: whoever writes without envelopes would have nothing but nulls.
+            # An error, not null: a topic without envelopes would have nothing but nulls.
             there_is = F.coalesce(F.array_contains(F.json_object_keys(text), "payload"), F.lit(False))
             wrong = wrong.when(
                 data.isNull() & ~there_is, F.concat(F.lit("no payload, as Connect's envelope has: "), shown)
             )
         for path, missing in _required(schema, data, ()):
             wrong = wrong.when(missing, F.lit(f"field {'.'.join(path)!r} is missing or null"))
-        there = raw.isNotNull() & (F.trim(text) != "null")
-        wrong = F.when(there, wrong)
+        has_value = raw.isNotNull() & (F.trim(text) != "null")
+        wrong = F.when(has_value, wrong)
         error = F.struct(F.lit(ERROR_CLASS).alias("class"), wrong.alias("message"))
         return F.struct(
-            F.when(there & wrong.isNull(), data).alias("data"),
+            F.when(has_value & wrong.isNull(), data).alias("data"),
             F.when(wrong.isNotNull(), error).cast(ERROR_DDL).alias("error"),
         )
 
@@ -107,7 +107,7 @@ class Json:
         return self.encoder_behind(head, kind)
 
     def encoder_behind(self, head: bytes, kind: DataType) -> Callable[[Column], Column]:
-        """With these bytes in front."""
+        """Return an encoder that puts these bytes in front."""
 
         def column(value: Column) -> Column:
             if isinstance(kind, StringType):
@@ -121,7 +121,7 @@ class Json:
 
 
 def _required(schema: DataType, value: Column, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Column]]:
-    """Fields declared `not null`, with the condition that theirs is null although their struct is there."""
+    """Yield fields declared `not null`, with the condition that the field is null although its struct is there."""
     if not isinstance(schema, StructType):
         return
     for field in schema.fields:

@@ -1,4 +1,4 @@
-"""The Spark type of what a JSON Schema describes."""
+"""The Spark type of a JSON Schema."""
 
 from collections.abc import Mapping
 
@@ -21,24 +21,24 @@ from barnabas.spark.pipelines.codecs.base import CodecError
 
 
 def spark_type(text: str, references: Mapping[str, str]) -> DataType:
-    """What Spark has no type for (a union, a schema within itself) is read as a text: its JSON."""
+    """Return the type. A part without a Spark type (a union, a schema within itself) becomes a string: its JSON."""
     loaded = {name: json_text.loads(reference, decimals=True) for name, reference in references.items()}
     document = Document(json_text.loads(text, decimals=True), loaded)
     return _Types(document).of(document.root, frozenset())[0]
 
 
 class _Types:
-    """The types of one document's parts. A part that is referred to in many places is a column in each: they are counted."""
+    """The types of one document's parts. A part that is used in many places is a column in each, so uses are counted."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
         self._left = TYPES_MAX
 
     def of(self, node: Node, above: frozenset[int]) -> tuple[DataType, bool]:
-        """And whether it may be null."""
+        """Return the type of a part, and whether it may be null."""
         self._left -= 1
         if self._left < 0:
-            raise CodecError(f"JSON: the schema has more than {TYPES_MAX:,} types, counted as often as they are used")
+            raise CodecError(f"JSON: the schema has more than {TYPES_MAX:,} types, each counted as often as it is used")
         node = self._document.resolve(node)
         if id(node) in above:
             return StringType(), True
@@ -74,7 +74,7 @@ class _Types:
         return MapType(StringType(), *self.of(rest, inside))
 
     def _combined(self, node: Node, inside: frozenset[int]) -> tuple[DataType, bool]:
-        """One type besides null; or, where all must hold, the one that has a type."""
+        """Combine types: one type besides null; or, if all must hold, the one that has a type."""
         children = [self._document.resolve(child) for child in node.children]
         shapes = ("object", "array", "string", "number", "boolean", "combined")
         others = [child for child in children if child.kind in shapes]

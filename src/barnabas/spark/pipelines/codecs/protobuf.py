@@ -26,7 +26,7 @@ _KNOWN_MODULES: Final = ("any", "duration", "empty", "field_mask", "struct", "ti
 
 @dataclass(frozen=True)
 class Protobuf:
-    """Protobuf, one message a value.
+    """Protobuf, one message per value.
 
     `message`: a generated class, or a full name (`shop.v1.Order`) with the `descriptor_set` (a path or bytes) that has it.
     `registry`: messages are in Confluent's wire format. Reading needs only the message, since Protobuf knows fields by number;
@@ -41,7 +41,7 @@ class Protobuf:
     confluent: bool = False
 
     def _resolved(self) -> tuple[bytes, str]:
-        """The files, each after those it imports, and the message's full name."""
+        """Return the files, each after those it imports, and the message's full name."""
         if not isinstance(self.message, str):
             descriptor = self.message.DESCRIPTOR
             files = descriptor_pb2.FileDescriptorSet(file=list(_with_imports(descriptor.file, set())))
@@ -68,7 +68,7 @@ class Protobuf:
     def encoder(self, kind: DataType) -> Callable[[Column], Column]:
         files, name = self._resolved()
         message = _descriptor(files, name)
-        protobuf_types.writing(message, kind)  # says now what does not fit
+        protobuf_types.writing(message, kind)  # raises now if the column does not fit
         head = b""
         if self.registry is not None:
             if self.subject is None:
@@ -96,7 +96,7 @@ def _with_imports(file: FileDescriptor, seen: set[str]) -> Iterator[descriptor_p
 
 
 def _sorted(files: list[Any]) -> list[Any]:
-    """Files after what they import; those that everybody has need not be in the set."""
+    """Sort files after those that they import. Protobuf's own files need not be in the set."""
     by_name = {file.name: file for file in files}
     done: dict[str, Any] = {}
 
@@ -179,7 +179,7 @@ def field_numbers(files: bytes, name: str) -> dict[int, str]:
 
 
 def first_message(files: bytes) -> str:
-    """The full name of the first message of the last file."""
+    """Return the full name of the first message of the last file."""
     last = descriptor_pb2.FileDescriptorSet.FromString(files).file[-1]
     if not last.message_type:
         raise CodecError("Protobuf: the schema has no message")
@@ -191,7 +191,7 @@ def indexes(files: bytes, name: str) -> list[int]:
 
 
 def indexes_of(message: Descriptor) -> list[int]:
-    """Where a message stands in its file, from the outermost in."""
+    """Return the indexes of a message in its file, from the outermost message to the inner ones."""
     outer = message.containing_type
     if outer is None:
         return [list(message.file.message_types_by_name).index(message.name)]
@@ -199,7 +199,7 @@ def indexes_of(message: Descriptor) -> list[int]:
 
 
 def _registrable(registry: SchemaRegistry, file: FileDescriptor) -> RegisteredSchema:
-    """A file as the registry takes it, after registering those that it imports, each under its own name."""
+    """Return a file as the registry takes it, after registering those that it imports, each under its own name."""
     references = []
     for imported in file.dependencies:
         if imported.name.startswith(_KNOWN):

@@ -1,9 +1,9 @@
 """Protobuf's messages and Spark's types, both ways.
 
 A message is a struct, an enum its value's name, a map a map. A field with presence (a message, `optional`, one of a oneof) is
-null where it is not set; others have their default, as Protobuf says. `Timestamp` is a timestamp, `Duration` an interval, the
-wrappers (`Int64Value`, …) are nullable values, and `Struct`, `Value` and `ListValue` are JSON text. Unsigned numbers
-take the next wider type.
+null if it is not set; other fields then have their default, as in Protobuf. `Timestamp` is a timestamp, `Duration` an interval,
+the wrappers (`Int64Value`, …) are nullable values, and `Struct`, `Value` and `ListValue` are JSON text. Unsigned numbers
+have the next wider type.
 """
 
 import datetime
@@ -36,7 +36,7 @@ from barnabas.services.registry.values.protobuf import check_types
 from barnabas.spark.pipelines.codecs.base import CodecError
 
 Read: TypeAlias = Callable[[Any], Any]
-#: Puts a value out of Arrow into a message.
+#: Puts a value from Arrow into a message.
 Write: TypeAlias = Callable[[Any, Any], None]
 
 _F: Final = FieldDescriptor
@@ -69,7 +69,7 @@ _DURATION: Final = "google.protobuf.Duration"
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
-    """Protobuf 6 has a property; `label`, which 5 has, warns there."""
+    """Whether the field is repeated. Protobuf 6 has a property for it; `label`, which 5 has, warns there."""
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == _F.LABEL_REPEATED)
@@ -122,7 +122,7 @@ def _one_type(field: FieldDescriptor, above: tuple[str, ...]) -> DataType:
 
 
 def reading(message: Descriptor) -> Read:
-    """What turns a message into the dictionary that Arrow takes."""
+    """Return a function that turns a message into the dictionary that Arrow takes."""
     fields = [(field.name, _field_reader(field)) for field in message.fields]
 
     def read(value: Message) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _same(value: Any) -> Any:
 
 
 def writing(message: Descriptor, kind: DataType) -> Write:
-    """What fills a message with a row. A column without a field of its name is an error now, not a loss later."""
+    """Return a function that fills a message with a row. Raises for a column without a field, which would be lost."""
     if not isinstance(kind, StructType):
         raise CodecError(f"Protobuf: {message.full_name} is written from a struct, not from {kind.simpleString()}")
     if strange := [name for name in kind.names if name not in message.fields_by_name]:
@@ -200,7 +200,7 @@ def _field_writer(field: FieldDescriptor, kind: DataType) -> Write:
 
         def write_message(target: Any, value: Any) -> None:
             inner = getattr(target, name)
-            inner.SetInParent()  # an empty message is set too
+            inner.SetInParent()  # set an empty message, too
             fill(inner, value)
 
         return write_message
@@ -267,4 +267,4 @@ def _number(numbers: Mapping[str, int], name: str) -> int:
     try:
         return numbers[name] if name in numbers else int(name)
     except ValueError:
-        raise ValueError(f"{name!r} is none of {', '.join(numbers)}") from None
+        raise ValueError(f"{name!r} is not valid: use one of {', '.join(numbers)}") from None

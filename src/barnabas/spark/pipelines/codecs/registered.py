@@ -1,7 +1,7 @@
-"""Columns by what a subject of the schema registry says, whatever its format: Avro, JSON Schema or Protobuf.
+"""Decodes and encodes columns with the schemas of a registry's subject, whatever their format: Avro, JSON Schema or Protobuf.
 
 `from_registry` and `to_registry` are functions of a column, without a JAR. `Registered` is the same as a codec of `decode` and
-`encode`, for those who want dead letters: a record whose schema the registry does not know is a bad record.
+`encode`, with dead letters: a record whose schema the registry does not know is a bad record.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ def from_registry(
     message: str | None = None,
     mode: Literal["FAIL", "PERMISSIVE"] = "FAIL",
 ) -> Column:
-    """What the bytes of a column mean, as the subject's newest schema has it.
+    """Decode the bytes of a column with the subject's newest schema.
 
-    `message` is Protobuf's: which of the file, by its full name; else the first. A record that cannot be read fails the query,
-    or is null (`mode="PERMISSIVE"`); to keep such records, use `decode` with `Registered`.
+    `message` is for Protobuf: the full name of a message in the file; else the first one. A record that cannot be read fails
+    the query, or is null (`mode="PERMISSIVE"`); to keep such records, use `decode` with `Registered`.
     """
     if mode not in ("FAIL", "PERMISSIVE"):
-        raise CodecError(f"from_registry: no mode {mode!r}: it is FAIL or PERMISSIVE")
+        raise CodecError(f"from_registry: mode {mode!r} is not valid: use FAIL or PERMISSIVE")
     both = Registered(_settings(registry), subject, message).decoder()(_column(column).cast("binary"))
     return both.getField("data") if mode == "PERMISSIVE" else _or_fail(both)
 
@@ -44,13 +44,13 @@ def from_registry(
 def to_registry(
     column: Column | str, registry: SchemaRegistry | str, subject: str, *, message: str | None = None
 ) -> Column:
-    """The bytes that stand for a column, written with the subject's newest schema, behind that schema's id."""
+    """Encode a column with the subject's newest schema, behind that schema's id."""
     return _or_fail(Registered(_settings(registry), subject, message).encoder(None)(_column(column)))
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A codec by a subject. Data that was written with any version of it is read as the newest has it."""
+    """A codec of a subject. Records that were written with any version of it are read with the newest one."""
 
     registry: SchemaRegistry
     subject: str
@@ -94,11 +94,11 @@ class Registered:
         files, name = self._protobuf(newest)
         head += wire.write_indexes(protobuf.indexes(files, name))
         if kind is not None:
-            protobuf.writer(files, name, kind, head)  # says now what does not fit
+            protobuf.writer(files, name, kind, head)  # raises now if the column does not fit
         return by_typed_record(lambda given: protobuf.writer(files, name, given, head), BinaryType())
 
     def field_numbers(self) -> dict[int, str]:
-        """Of the message that the newest schema has, if it is one of Protobuf."""
+        """Return the numbers of the newest schema's message; an empty mapping if it is not Protobuf."""
         _, newest = self._newest()
         return protobuf.field_numbers(*self._protobuf(newest)) if newest.kind == "PROTOBUF" else {}
 
@@ -109,7 +109,7 @@ class Registered:
         return schema_id, newest
 
     def _protobuf(self, newest: RegisteredSchema) -> tuple[bytes, str]:
-        """The files, and the full name of the message."""
+        """Return the files, and the full name of the message."""
         try:
             schema = ProtobufSchema(newest.text, self.registry.references(newest), as_new=False)
         except SchemaError as error:
@@ -119,7 +119,7 @@ class Registered:
 
 
 class _Known:
-    """Reads a record if the registry knows its schema. One that it does not know is asked for once a batch."""
+    """Reads a record if the registry knows its schema. Asks for an unknown schema once per batch."""
 
     def __init__(self, registry: SchemaRegistry, kind: str, read: Convert) -> None:
         self._registry, self._kind, self._read = registry, kind, read
@@ -143,7 +143,8 @@ class _Known:
 
 
 class _KnownMessage(_Known):
-    """And if the record is of the message that is wanted: a topic may have several, and bytes of one read as another."""
+    """Also checks that the record is of the wanted message: a topic may have several, and bytes of one can be read as
+    another."""
 
     def __init__(self, registry: SchemaRegistry, name: str, read: Convert) -> None:
         super().__init__(registry, "PROTOBUF", self._checked)
@@ -160,7 +161,7 @@ class _KnownMessage(_Known):
         if not 0 <= index < len(messages):
             raise ValueError(f"schema {schema_id} has {len(messages)} messages; the record is of message {index}")
         written = messages[index]
-        # Of messages within messages only the depth: clients do not agree whether entries of maps are counted.
+        # For nested messages compare only the depth: clients do not agree whether map entries are counted.
         below = self._name.removeprefix(written).split(".")[1:]
         if not f"{self._name}.".startswith(f"{written}.") or len(below) != len(inner):
             raise ValueError(f"the record is a {'message within ' if inner else ''}{written}, not a {self._name}")
@@ -201,7 +202,7 @@ def _or_fail(both: Column) -> Column:
 
 
 def _once(value: Column, use: Callable[[Column], Column]) -> Column:
-    """What a function is given is computed once. Otherwise Spark computes it again for every use."""
+    """Compute the value once: Spark computes the argument of a higher-order function once, other values for every use."""
     return F.get(F.transform(F.array(value), use), F.lit(0))
 
 

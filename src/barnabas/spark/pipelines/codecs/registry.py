@@ -1,9 +1,9 @@
 """A client of the schema registry's REST API (Confluent's, and those that speak it), as much as codecs need.
 
 A registry is plain settings, so it travels to executors. Schemas never change under their id: each process fetches one once.
-A registry that does not answer is nobody's bad record: it is asked again, and then the batch fails (`RegistryUnavailable`), so
-that good records do not end as dead letters. An id that it does not know, as it says itself, is one bad record
-(`UnknownSchema`).
+If a registry does not answer, that says nothing about the records: the client asks again, and then the batch fails
+(`RegistryUnavailable`), so that good records do not end as dead letters. An id that the registry itself does not know is one
+bad record (`UnknownSchema`).
 """
 
 import base64
@@ -22,18 +22,18 @@ from barnabas.services.registry.values import json_values
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
-_SCHEMAS_CACHED: Final = 1000  # Confluent's serializers keep as many a subject
+_SCHEMAS_CACHED: Final = 1000  # as many as Confluent's serializers keep per subject
 _NOT_FOUND: Final = 404
-#: A schema of a megabyte, as JSON within JSON.
+#: Room for a schema of a megabyte, as JSON within JSON.
 _ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-#: Also what was not found by somebody in front of the registry, who has none to ask at the moment.
+#: NOT_FOUND is retried if a proxy in front of the registry sent it: it may have no registry to ask at the moment.
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504, _NOT_FOUND})
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 
 class RegistryError(Exception):
-    """What went wrong between us and a schema registry."""
+    """An error between us and a schema registry."""
 
 
 class UnknownSchema(RegistryError):
@@ -45,7 +45,7 @@ class RegistryRefused(RegistryError):
 
 
 class RegistryUnavailable(RegistryError):
-    """No registry answered, however often it was asked."""
+    """No registry answered, after all attempts."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class RegisteredSchema:
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """Where the registry is and how to speak to it.
+    """The registry's address, and the settings of connections to it.
 
-    `url` may list several, by commas: they are tried in turn. `user_info` is `user:password`.
+    `url` may list several, by commas: the client tries them in turn. `user_info` is `user:password`.
     """
 
     url: str
@@ -86,11 +86,11 @@ class SchemaRegistry:
             raise ValueError("schema.registry.url is empty")
         for url in self.urls:
             if urlsplit(url).scheme not in ("http", "https"):
-                raise ValueError(f"schema.registry.url: {url!r} is neither http nor https")
+                raise ValueError(f"schema.registry.url: {url!r} is not valid: use http or https")
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:
-        """From the settings' names that Confluent's clients use."""
+        """Make a client from settings with the names of Confluent's clients."""
         names = {
             "schema.registry.url": "url",
             "basic.auth.user.info": "user_info",
@@ -111,14 +111,14 @@ class SchemaRegistry:
         return [url.strip().rstrip("/") for url in self.url.split(",") if url.strip()]
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """The schema of an id, from this process's memory if it was asked for before."""
+        """Return the schema of an id, from this process's memory if it was asked for before."""
         return _schema(self, schema_id)
 
     def latest(self, subject: str) -> RegisteredSchema:
         return self.newest(subject)[1]
 
     def newest(self, subject: str) -> tuple[int, RegisteredSchema]:
-        """A subject's newest schema, with its id."""
+        """Return a subject's newest schema, with its id."""
         answer = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
         schema_id = answer.get("id")
         if not isinstance(schema_id, int):
@@ -126,11 +126,11 @@ class SchemaRegistry:
         return schema_id, _registered(answer)
 
     def resolve(self, schema: RegisteredSchema) -> tuple[str, ...]:
-        """The texts of all that a schema imports, each after those it needs itself."""
+        """Return the texts of all that a schema imports, each after those that it needs itself."""
         return tuple(dict.fromkeys(self.references(schema).values()))
 
     def references(self, schema: RegisteredSchema) -> dict[str, str]:
-        """The same by the names under which they are imported."""
+        """Return the imports by the names under which they are imported."""
         try:
             found = imports(
                 schema.references,
@@ -142,11 +142,11 @@ class SchemaRegistry:
             raise RegistryRefused(str(error)) from None
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
-        """Register (again, which changes nothing), and get the id."""
+        """Register the schema and return its id. To register it again changes nothing."""
         return self._number_of("id", subject, "/versions", schema)
 
     def version_of(self, subject: str, schema: RegisteredSchema) -> int:
-        """Under which version a subject has this schema."""
+        """Return the version under which a subject has this schema."""
         return self._number_of("version", subject, "", schema)
 
     def _number_of(self, what: str, subject: str, below: str, schema: RegisteredSchema) -> int:
@@ -249,8 +249,8 @@ def _body(schema: RegisteredSchema) -> dict[str, Json]:
 
 
 def _is_not_known(body: bytes) -> bool:
-    """Whether it is the registry that says so, by a code of its own (40401, 40402, 40403), and not a proxy in front of it, or a
-    server that is none."""
+    """Whether the registry itself says so, by a code of its own (40401, 40402, 40403), and not a proxy in front of it, or a
+    server that is not a registry."""
     try:
         return int(json_values.read(body)["error_code"]) // 100 == _NOT_FOUND
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Where pipelines write to: topics, Parquet, Delta, Iceberg, PostgreSQL, SQLite. No JAR in any of them."""
+"""Sinks of pipelines: topics, Parquet, Delta, Iceberg, PostgreSQL, SQLite. No JAR in any of them."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -35,7 +35,7 @@ def topic(
 
 
 def _make_topic(name: str, kafka: Mapping[str, str], partitions: int, replication_factor: int) -> None:
-    """Make the topic unless it is there."""
+    """Create the topic unless it exists."""
     import asyncio
 
     from barnabas.client.admin.topics import NewTopic, ensure_topic
@@ -77,7 +77,7 @@ def delta(
 def iceberg(table: str, *, catalog: Mapping[str, str], merge_schema: bool = False) -> Sink:
     """An Iceberg table `namespace.name`; `catalog` is what pyiceberg's `load_catalog` takes (`type`, `uri`, `warehouse`, …).
 
-    The catalog's `name`, which some kinds write down with the table, is "barnabas" unless `catalog` has another. Rows that the
+    The catalog's `name`, which some kinds store with the table, is "barnabas" unless `catalog` has another. Rows that the
     table cannot take are refused before any is written. With `merge_schema` columns are added, and widened.
     """
     options = {"table": table} | text_options(mergeSchema=merge_schema or None)

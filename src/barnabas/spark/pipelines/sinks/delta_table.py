@@ -1,10 +1,10 @@
 """Format `barnabas-delta`: appends to a Delta table with `deltalake`, each batch once.
 
 Executors write Parquet files into the table's folder; the driver adds them to the log in one commit that also names the
-query and the batch (Delta's `txn` action). A batch that the log already names is left alone, and its files are removed.
+query and the batch (Delta's `txn` action). If the log already names a batch, it is not added again, and its files are removed.
 
-Rows that the table cannot take are refused before any is written. Where it has constraints, the driver has deltalake write the
-rows instead, which checks them.
+Rows that the table cannot take are refused before any is written. If the table has constraints, the driver lets deltalake write
+the rows instead, which checks them.
 """
 
 import json
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 STORAGE = "storage."
 _OPTIONS = ("path", "partitionBy", "mergeSchema", *STREAM_OPTIONS, *ONCE_OPTIONS)
-#: In the information of a commit: the identity of the batch, under the name of its query.
+#: Key in the information of a commit: the identity of the batch, under the name of its query.
 _NOTE = "barnabas.batch."
-#: So many commits are looked through for the note of a batch that is refused.
+#: Number of commits in which to look for the note of a batch that is refused.
 _NOTES_MAX = 1_000
-#: Features of the protocol that ask nothing of who appends files.
+#: Features of the protocol that need nothing from a program that appends files.
 _HARMLESS = frozenset(
     {"appendOnly", "changeDataFeed", "deletionVectors", "domainMetadata", "timestampNtz", "vacuumProtocolCheck"}
 )
@@ -113,13 +113,13 @@ class DeltaTarget:
         self.storage = dict(storage)
         self.merge = merge
         self.replaces = replaces
-        #: The columns that the table has of these rows; those of the rows where it is still to be made.
+        #: The rows' columns as the table has them; the columns of the rows if the table does not exist yet.
         self.written = self.columns()
 
     def plan(self) -> None:
         """Refuse rows that the table cannot take, before any of them is written."""
         if binary := [name for name in self.partition_by if isinstance(self.schema[name].dataType, BinaryType)]:
-            # Partition values are text in Delta's log, and readers do not make the same bytes of it again.
+            # Partition values are text in Delta's log, and readers do not all turn it back into the same bytes.
             raise TableMismatch(f"{self.what} cannot be partitioned by {', '.join(binary)}, which is binary")
         table = self.existing()
         if table is not None:
@@ -129,12 +129,12 @@ class DeltaTarget:
         partitions = table.metadata().partition_columns
         if partitions != self.partition_by:
             raise TableMismatch(f"{self.what} is partitioned by {partitions}, not by {self.partition_by}")
-        # What Delta writes down is Spark's own description of a schema.
-        there = StructType.fromJson(json.loads(table.schema().to_json()))
-        return fit(self.columns(), there, what=self.what, merge=self.merge)
+        # Delta stores Spark's own description of a schema.
+        existing = StructType.fromJson(json.loads(table.schema().to_json()))
+        return fit(self.columns(), existing, what=self.what, merge=self.merge)
 
     def columns(self) -> StructType:
-        """Those that go into the table."""
+        """Return the columns that go into the table."""
         return self.schema
 
     @property
@@ -190,7 +190,7 @@ class DeltaTarget:
 
         mode: Literal["append", "overwrite"] = "overwrite" if self.replaces else "append"
         if _has_rules(table):
-            # Constraints are checked by deltalake, as it writes. It also finds who else commits the same batch.
+            # deltalake checks constraints when it writes. It also notices another writer that commits the same batch.
             try:
                 write_deltalake(table, self._read(items), mode=mode, commit_properties=properties)
             except CommitFailedError:
@@ -217,7 +217,7 @@ class DeltaTarget:
         )
 
     def _read(self, items: Sequence[dict[str, object]]) -> "pyarrow.Table":
-        """What was staged, with its partition columns, which are not in the files."""
+        """Return the staged rows, with their partition columns, which are not in the files."""
         import pyarrow
         import pyarrow.parquet as parquet
 
@@ -237,7 +237,7 @@ class DeltaTarget:
             filesystem.delete_file(cast(str, item["path"]))
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
-        """A commit that failed may have reached the log: files that the log names stay."""
+        """Discard the files, except those that the log names: a commit that failed may have reached it."""
         table = self.existing()
         live = set() if table is None else {uri.rpartition("/")[2] for uri in table.file_uris()}
         self.discard([item for item in items if cast(str, item["path"]).rpartition("/")[2] not in live])
@@ -249,7 +249,7 @@ class DeltaTarget:
         return DeltaTable(self.path, storage_options=storage) if DeltaTable.is_deltatable(self.path, storage) else None
 
     def _made(self) -> "DeltaTable":
-        """The table, which the first batch makes, with every column that these rows need."""
+        """Return the table, which the first batch creates, with every column that these rows need."""
         from deltalake import DeltaTable
         from deltalake import Schema as DeltaSchema
 
@@ -285,19 +285,19 @@ class DeltaTarget:
 
 
 def _note_of(table: "DeltaTable", name: str) -> str | None:
-    """The identity of the last batch of this name, while the table's log has it."""
+    """Return the identity of the last batch of this name, if the table's log still has it."""
     found = (commit.get(_NOTE + name) for commit in table.history(_NOTES_MAX))
     return next((str(note) for note in found if note is not None), None)
 
 
 def _folder(values: Mapping[str, str | None]) -> str:
-    """A folder for each value of a partition column. Delta has the values in its log, but Polars reads them here."""
+    """Return a folder for each value of a partition column. Delta has the values in its log, but Polars reads them here."""
     names = ("__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe="") for value in values.values())
     return "".join(f"{quote(name, safe='')}={value}/" for name, value in zip(values, names, strict=True))
 
 
 def _has_rules(table: "DeltaTable") -> bool:
-    """Whether its writers have more to do than to add files: constraints, generated columns, names that are mapped."""
+    """Whether writers have to do more than add files: the table has constraints, generated columns, or mapped names."""
     config = table.metadata().configuration
     mapped = (config.get("delta.columnMapping.mode") or "none") != "none"
     features = set(table.protocol().writer_features or ())
@@ -318,5 +318,5 @@ def _rules(table: "DeltaTable") -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Without the lines that deltalake draws around the rows that it shows."""
+    """Return the message without the lines that deltalake draws around the rows that it shows."""
     return " ".join(re.sub(r"\+[-+]+\+", "", str(error)).split())

@@ -1,9 +1,9 @@
-"""What a full refresh means for a sink: what is in it goes, and all rows are written again. Looked at first, then done.
+"""Empties a sink for a full refresh: its rows are deleted, and all rows are written again. Counts first, then deletes.
 
 Delta, Iceberg   all rows are deleted in one commit; older versions can still be read
 SQL              all rows are deleted
 Parquet          the folder is deleted, with Spark's list of its batches
-topic            all records are deleted (Kafka's DeleteRecords); offsets go on from where they are
+topic            all records are deleted (Kafka's DeleteRecords); offsets go on from the end
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from barnabas.spark.pipelines.sinks.iceberg_table import load_catalog_of
 
 
 class CannotEmpty(BarnabasError):
-    """The message says why."""
+    """The sink cannot be emptied. The message says why."""
 
 
 @dataclass(frozen=True)
 class Stock:
-    """What a sink has now."""
+    """The contents of a sink."""
 
     what: str
     rows: int
@@ -40,7 +40,7 @@ def stock_of(sink: Sink) -> Stock:
 
 
 def empty(sink: Sink) -> Stock:
-    """Returns what was in it."""
+    """Empty the sink, and return what was in it."""
     return _visit(sink, empty=True)
 
 
@@ -106,7 +106,7 @@ def _parquet(sink: Sink, *, empty: bool) -> Stock:
         raise CannotEmpty(f"{path} is not a local folder: delete it yourself")
     files = list(Path(path).rglob("*.parquet")) if Path(path).is_dir() else []
     if empty and Path(path).is_dir():
-        # Also without files: by Spark's list of batches a new query would take its first ones for written, and leave them out.
+        # Delete it even without files: Spark's list of batches would make a new query leave out its first ones as written.
         shutil.rmtree(path)
     return Stock(f"Parquet folder {path}", len(files), "files")
 

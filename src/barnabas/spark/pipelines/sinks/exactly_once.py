@@ -44,13 +44,13 @@ class Standing(Enum):
     """What to do with a batch."""
 
     WRITE = auto()
-    #: The table has it already.
+    #: The table has the batch already.
     LEAVE = auto()
     #: The user wants its rows thrown away, and the table to remember it as written.
     SKIP = auto()
 
 
-#: Both ask a table for its memory under a name: a number to compare, or the text that goes with it.
+#: Functions that ask a table for its memory under a name: a number to compare, or the text that goes with it.
 Known: TypeAlias = Callable[[str], int | None]
 Noted: TypeAlias = Callable[[str], str | None]
 #: Names of the digests that a table remembers beside the number of a query's last batch.
@@ -64,7 +64,7 @@ class Batch:
 
     query_id: str
     number: int
-    #: What the query's checkpoint says of it; None if the target itself finds that out.
+    #: The batch as the query's checkpoint describes it; None if the target itself reads the checkpoint.
     plan: Planned | None = None
     #: WRITE or SKIP of `decision` if the user has accepted the batch as it is planned now.
     accepted: str = ""
@@ -74,7 +74,7 @@ class Batch:
 
     @property
     def marks(self) -> dict[str, int]:
-        """What the table remembers of it, in the commit that has its rows."""
+        """Return the numbers that the table remembers of the batch, in the commit that has its rows."""
         marks = {self.query_id: self.number}
         if self.plan is not None and self.plan.checkpoint:
             marks[self.query_id + _CHECKPOINT] = _digest(self.plan.checkpoint)
@@ -83,11 +83,11 @@ class Batch:
         return marks
 
     def notes(self, target: str) -> dict[str, str]:
-        """The same for people, by the name of the query."""
+        """Return the batch's identity as text for people, by the name of the query."""
         return {} if self.plan is None else {self.query_id: self._identity(self.plan, target).as_text()}
 
     def standing(self, known: Known, noted: Noted, target: str) -> Standing:
-        """`known` and `noted`: what the table remembers. Raises `NotTheSameBatch`."""
+        """Decide what to do with the batch. `known` and `noted` return what the table remembers. Raises `NotTheSameBatch`."""
         last = known(self.query_id)
         if last is None:
             return Standing.WRITE
@@ -103,7 +103,7 @@ class Batch:
             if checkpoint == _digest(self.plan.checkpoint) and not self._is_edited(last, plan):
                 return Standing.WRITE
         elif self._is_same(checkpoint, plan):
-            self._note_repeated(target)
+            self.note_repeated(target)
             return Standing.LEAVE
         if self.accepted == SKIP:
             log.warning("%s: acceptReplannedBatch=%d:skip: its %d rows are thrown away", target, self.number, self.rows)
@@ -114,7 +114,7 @@ class Batch:
         raise self._refused(last, noted(self.query_id), target, self.plan.reason or edited)
 
     def _is_edited(self, last: int, plan: int | None) -> bool:
-        """Whether the batch begins where no batch that was written has ended."""
+        """Whether the batch begins where no written batch ended: the checkpoint was edited."""
         assert self.plan is not None
         previous = self.plan.previous_of(self.number)
         if last != self.number - 1 or plan is None or not previous:
@@ -141,7 +141,8 @@ class Batch:
             target=target,
         )
 
-    def _note_repeated(self, target: str) -> None:
+    def note_repeated(self, target: str) -> None:
+        """Log that `target` has the batch already, and count its rows in the checkpoint."""
         log.warning(
             "batch %d of query %s came again and %s has it: its %d rows are not written a second time",
             self.number,
@@ -176,18 +177,18 @@ def _digest(text: str) -> int:
 
 
 class Overtaken(BarnabasError):
-    """Another writer has moved the table meanwhile: the writer of these rows has to look again where the table is."""
+    """Another writer has moved the table: the writer of these rows has to look again where the table is."""
 
 
-#: Of a position that a table does not know, or no longer.
+#: The position in a part of a log that the table does not know.
 NOWHERE: Final = -1
 
 
 @dataclass(frozen=True)
 class Span:
-    """The rows between two positions of each part of a log. A table takes them only where it stands at `starts`.
+    """The rows between two positions of each part of a log. A table takes them only if its own positions are `starts`.
 
-    So the rows of two writers that do not know of each other are in it once, in whatever pieces they read them.
+    So if two writers do not know of each other, the table still has each row once, in whatever pieces they read the log.
     """
 
     starts: Mapping[str, int]
@@ -208,13 +209,13 @@ class Span:
         return Standing.WRITE
 
 
-#: By what a table tells rows that it has from those that are new.
+#: Identifies rows that a table may have already.
 Claim: TypeAlias = Batch | Span
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has put aside: names of files or tables, and what is to be known about each."""
+    """The files or tables that one task has staged: their names, and facts about each."""
 
     query_id: str
     items: list[dict[str, object]]
@@ -232,25 +233,28 @@ class Task:
 
 
 class Target(Protocol):
-    """A sink's own part of the work; goes to executors by pickle. Some also take a `Span`, as tables of topics do."""
+    """The part of a sink that depends on the format; goes to executors by pickle. Targets for tables of topics also take a
+    `Span`."""
 
-    #: Whether a batch takes the place of all that is there (mode overwrite, output mode complete).
+    #: Whether a batch replaces all rows (mode overwrite, output mode complete).
     replaces: bool
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
-        """Put rows where no reader sees them. On an executor."""
+        """Write rows where no reader sees them. On an executor."""
         ...
 
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
-        """Show them, all at once; not if `batch` has been published before. On the driver. None: a batch write, always new."""
+        """Make the rows visible, all at once, unless `batch` was published before. On the driver. None: a batch write, always
+        new."""
         ...
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
-        """The batch failed, perhaps after it was published: throw away what was put aside, unless it is seen."""
+        """Discard the staged rows of a batch that failed, unless readers see them: it may have failed after it was
+        published."""
         ...
 
 
-#: Options of a stream that say what a batch is known by. Spark passes on where the checkpoint is.
+#: Options of a stream that identify its batches. Spark passes on the checkpoint's location.
 STREAM_OPTIONS: Final = ("checkpointLocation", "acceptReplannedBatch", "acceptCheckpoint")
 
 
@@ -281,7 +285,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Owner: Spark; `write` on executors, the rest on the driver, each in a process of its own."""
 
     def __init__(self, target: Target, options: StreamOptions | None = None) -> None:
-        """Made on the driver for each batch, after Spark has planned it. Without `options` the target knows the plan itself."""
+        """Created on the driver for each batch, after Spark has planned it. Without `options` the target knows the plan
+        itself."""
         self.target = target
         self.options = options
         self.plan = None if options is None else options.plan()
@@ -327,8 +332,8 @@ def _staged_by(target: Target, rows: "Iterator[pyarrow.RecordBatch]", task: Task
     return Staged(query_id, items, count)
 
 
-#: For a batch write that is to happen once, such as one within `foreachBatch`: whose it is, its number, and what stands for
-#: its checkpoint (`checkpoint.planned_once`).
+#: Options of a batch write that must happen once, such as one within `foreachBatch`: its name, its number, and the origin and
+#: location of its checkpoint (`checkpoint.planned_once`).
 ONCE_OPTIONS: Final = ("onceName", "onceBatch", "onceOrigin", "onceCheckpoint")
 
 
@@ -345,7 +350,7 @@ def once_of(options: Mapping[str, str]) -> Batch | None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`batch`: the name and number under which the table remembers the write; None if each write counts."""
+    """`batch`: the name and number under which the table remembers the write; None if each write is new."""
 
     def __init__(self, target: Target, batch: Batch | None = None) -> None:
         self.target = target

@@ -1,4 +1,4 @@
-"""Arrow batches into Parquet files, one set per partition value: what the Delta and Iceberg sinks put aside."""
+"""Writes Arrow batches into Parquet files, one set per partition value, for the Delta and Iceberg sinks."""
 
 import json
 import math
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.fs
 
-#: Rows and bytes in memory at a time, on an executor.
+#: Most rows and bytes in memory at a time, on an executor.
 ROWS_MAX = 262_144
 BYTES_MAX = 128 * 1024 * 1024
 _ROW: Final = "barnabas_row"
-#: The years 1 to 9999, which deltalake, pyiceberg and most readers can name. A producer that takes microseconds for
-#: milliseconds is beyond them.
+#: The years 1 to 9999, which deltalake, pyiceberg and most readers can represent. The times of a producer that takes
+#: microseconds for milliseconds are later.
 TIME_MIN_US: Final = -62_135_596_800_000_000
 TIME_MAX_US: Final = 253_402_300_799_999_999
 DAY_MIN: Final = -719_162
@@ -30,13 +30,13 @@ DAY_MAX: Final = 2_932_896
 
 
 def is_enough(rows: int, size_bytes: int) -> bool:
-    """For a file. Bytes count, too: a task would otherwise hold 262,144 values of any size."""
+    """Whether there is enough for a file. Bytes count, too: a task would otherwise hold 262,144 values of any size."""
     return rows >= ROWS_MAX or size_bytes >= BYTES_MAX
 
 
 def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, what: str) -> "Iterator[pyarrow.Table]":
-    """Tables of up to `ROWS_MAX` rows or `BYTES_MAX`, or a batch more, in the types of the table `what`, with a value wherever
-    it needs one."""
+    """Yield tables of up to `ROWS_MAX` rows or `BYTES_MAX`, or a batch more, in the types of the table `what`. Raises if a
+    value is null that must not be."""
     import pyarrow
 
     schema = to_arrow_schema(written, timezone="UTC")
@@ -61,7 +61,7 @@ def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, 
 
 
 def require_named_times(rows: "pyarrow.Table", *, what: str) -> None:
-    """No time or day outside of the years 1 to 9999, which pyiceberg cannot write down."""
+    """Refuse times and days outside of the years 1 to 9999, which pyiceberg cannot write."""
     import pyarrow
     import pyarrow.compute as compute
     import pyarrow.types as types
@@ -85,13 +85,13 @@ def require_named_times(rows: "pyarrow.Table", *, what: str) -> None:
 def by_partition(
     table: "pyarrow.Table", columns: Sequence[str]
 ) -> "Iterator[tuple[dict[str, str | None], pyarrow.Table]]":
-    """The rows of each combination of partition values, without these columns."""
+    """Yield the rows of each combination of partition values, without these columns."""
     import pyarrow
 
     if not columns:
         yield {}, table
         return
-    # Rows are taken by number and not by value: NaN equals nothing, and 0.0 equals -0.0, which is another group.
+    # Select rows by number, not by value: NaN equals nothing, and 0.0 equals -0.0, which is another group.
     rows = pyarrow.array(range(table.num_rows), pyarrow.int64())
     numbered = table.select(list(columns)).append_column(_ROW, rows)
     groups = numbered.group_by(list(columns), use_threads=False).aggregate([(_ROW, "list")])
@@ -103,7 +103,7 @@ def by_partition(
 
 
 def text_of(value: object) -> str | None:
-    """A partition value as Delta writes it."""
+    """Return a partition value as Delta writes it."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -116,7 +116,7 @@ def text_of(value: object) -> str | None:
 
 
 def write_parquet(filesystem: "pyarrow.fs.FileSystem", path: str, table: "pyarrow.Table") -> int:
-    """Write one file; returns its size."""
+    """Write one file; return its size."""
     import pyarrow.parquet as parquet
 
     with filesystem.open_output_stream(path) as stream:
@@ -124,17 +124,17 @@ def write_parquet(filesystem: "pyarrow.fs.FileSystem", path: str, table: "pyarro
         return int(stream.tell())
 
 
-#: Delta keeps so many characters of the smallest and largest text.
+#: Number of characters of the smallest and largest text that Delta keeps.
 _TEXT_MAX: Final = 32
-#: Behind all texts that begin with the same characters.
+#: Sorts behind all texts that begin with the same characters.
 _LAST_CHARACTER: Final = "\U0010ffff"
 
 
 def statistics(table: "pyarrow.Table") -> str:
-    """Delta's statistics of a file: rows, and per simple column smallest, largest, nulls.
+    """Return Delta's statistics of a file: rows, and per simple column smallest, largest, nulls.
 
     A column of a type that Delta has statistics of must have all three: a reader that finds no smallest value may take it for
-    null, and leave the file out (so does deltalake's dataset of Arrow).
+    null, and skip the file (deltalake's Arrow dataset does).
     """
     import pyarrow.types as types
 
@@ -152,7 +152,7 @@ def statistics(table: "pyarrow.Table") -> str:
 
 
 def _ends(column: "pyarrow.ChunkedArray") -> tuple[object, object]:
-    """Nothing in the column is smaller or larger, as Delta writes values down."""
+    """Return bounds in Delta's form: no value of the column is smaller or larger."""
     import pyarrow.compute as compute
     import pyarrow.types as types
 
@@ -172,28 +172,28 @@ def _ends(column: "pyarrow.ChunkedArray") -> tuple[object, object]:
 
 
 def _days(column: "pyarrow.ChunkedArray") -> tuple[str, str]:
-    """A day that has no name is before or after all that have one, as with times."""
+    """Return the bounds of days, moved into the years 1 to 9999."""
     import pyarrow.compute as compute
 
     ends = compute.min_max(column)
-    told = (min(max(ends[name].value, DAY_MIN), DAY_MAX) for name in ("min", "max"))
-    low, high = ((date(1970, 1, 1) + timedelta(days=days)).isoformat() for days in told)
+    clamped = (min(max(ends[name].value, DAY_MIN), DAY_MAX) for name in ("min", "max"))
+    low, high = ((date(1970, 1, 1) + timedelta(days=days)).isoformat() for days in clamped)
     return low, high
 
 
 def _times(column: "pyarrow.ChunkedArray") -> tuple[str, str]:
-    """Cut to milliseconds, to which readers add one. A time that has no name is before or after all that have one."""
+    """Return the bounds of times, moved into the years 1 to 9999 and cut to milliseconds, to which readers add one."""
     import pyarrow.compute as compute
 
     zone = UTC if column.type.tz else None
     ends = compute.min_max(column)
-    told = (min(max(ends[name].value, TIME_MIN_US), TIME_MAX_US) for name in ("min", "max"))
-    times = (datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=micros) for micros in told)
+    clamped = (min(max(ends[name].value, TIME_MIN_US), TIME_MAX_US) for name in ("min", "max"))
+    times = (datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=micros) for micros in clamped)
     low, high = (each.isoformat("T" if zone else " ", "milliseconds").replace("+00:00", "Z") for each in times)
     return low, high
 
 
 def _number(value: Decimal, rounded: Callable[[Decimal], int]) -> float | int:
-    """A decimal as JSON has numbers: itself, or a whole number beyond it where a float is not exact."""
+    """Return a decimal as a JSON number: itself, or an integer beyond it if a float is not exact."""
     near = float(value)
     return near if Decimal(repr(near)) == value else rounded(value)

@@ -1,7 +1,7 @@
 """Null lists and maps of structs, which pyiceberg up to 0.12 turns into empty ones when it reads, writes or rewrites rows.
 
-apache/iceberg-python#3833: it builds such columns anew and leaves out which of them are null. In a file that it has written
-nobody can tell them apart any more. A version that keeps them has nothing added to it here.
+apache/iceberg-python#3833: it rebuilds such columns without the information which of them are null. In a file that it has
+written they look the same. A version that keeps nulls is left as it is.
 """
 
 from functools import wraps
@@ -11,7 +11,7 @@ _MENDED: Final = "_barnabas_keeps_nulls"
 
 
 def keep_nulls() -> None:
-    """In this process, from now on."""
+    """Change pyiceberg in this process from now on."""
     from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 
     if not hasattr(ArrowProjectionVisitor, _MENDED):
@@ -20,10 +20,10 @@ def keep_nulls() -> None:
         setattr(ArrowProjectionVisitor, _MENDED, True)
 
 
-def _keeping(made: Any) -> Any:
-    @wraps(made)
+def _keeping(original: Any) -> Any:
+    @wraps(original)
     def keeps(self: object, kind: object, given: Any, *parts: Any) -> Any:
-        found = made(self, kind, given, *parts)
+        found = original(self, kind, given, *parts)
         if found is None or found.null_count == given.null_count:
             return found
         return _with_nulls_of(given, found)
@@ -34,7 +34,7 @@ def _keeping(made: Any) -> Any:
 def _with_nulls_of(given: Any, found: Any) -> Any:
     import pyarrow
 
-    # Arrow takes no mask with offsets that are a slice of others.
+    # Arrow takes no mask for offsets that are a slice of others.
     offsets = pyarrow.array(found.offsets.to_numpy(), found.offsets.type)
     children = (found.keys, found.items) if pyarrow.types.is_map(found.type) else (found.values,)
     return type(found).from_arrays(offsets, *children, type=found.type, mask=given.is_null())

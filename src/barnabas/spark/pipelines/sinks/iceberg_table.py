@@ -1,8 +1,8 @@
 """Format `barnabas-iceberg`: appends to an Iceberg table with `pyiceberg`, each batch once.
 
 Executors write Parquet files beside the table's data; the driver adds them in one Iceberg transaction that also sets the table
-property `barnabas.batch.<query id>`. A batch that the property already covers is left alone. The rows of a partitioned table
-are divided by the driver, because only the catalog's side knows the partition transforms.
+property `barnabas.batch.<query id>`. A batch that the property already covers is not added again. The driver divides
+the rows of a partitioned table, because only the catalog's side knows the partition transforms.
 """
 
 import re
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 _CATALOG = "catalog."
-#: Between attempts to commit, when others commit to the table at the same time.
+#: Pauses between attempts to commit, when others commit to the table at the same time.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 _OPTIONS = ("table", "mergeSchema", *STREAM_OPTIONS, *ONCE_OPTIONS)
 _SQLITE: Final = "sqlite:///"
-#: Properties of a table that say which batches it has.
+#: Prefix of the properties of a table that say which batches it has.
 MARK: Final = "barnabas.batch."
-#: What such a batch was, for people.
+#: Prefix of the properties with a batch's identity, for people.
 NOTE: Final = "barnabas.identity."
 
 
@@ -74,7 +74,7 @@ class IcebergSource(DataSource):
 
 
 def settings_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Of the catalog, among the options of the format."""
+    """Return the settings of the catalog among the options of the format."""
     return {name[len(_CATALOG) :]: value for name, value in options.items() if name.lower().startswith(_CATALOG)}
 
 
@@ -99,12 +99,12 @@ def _load(settings: Mapping[str, str]) -> "Catalog":
         Path(file.removeprefix(_SQLITE)).parent.mkdir(
             parents=True, exist_ok=True
         )  # SQLite makes the file, not its folder
-    # Some kinds of catalog write their name down with a table.
+    # Some kinds of catalog store their name with a table.
     return load_catalog(settings.get("name", "barnabas"), **{key: settings[key] for key in settings if key != "name"})
 
 
 def partition_of(text: str) -> "tuple[str, str]":
-    """The column and Iceberg's transform of it: `city`, `day(at)`, `bucket(16, id)`, `truncate(4, name)`."""
+    """Return the column and Iceberg's transform of it: `city`, `day(at)`, `bucket(16, id)`, `truncate(4, name)`."""
     found = re.fullmatch(r"(\w+)\((?:(\d+)\s*,\s*)?([^()]+)\)", text.strip())
     if found is None:
         return text.strip(), "identity"
@@ -113,7 +113,7 @@ def partition_of(text: str) -> "tuple[str, str]":
         return column, f"{name}[{width}]"
     if name in ("year", "month", "day", "hour") and width is None:
         return column, name
-    raise ValueError(f"{text!r} is not a partition: say a column, year, month, day or hour of one, bucket(N, column)")
+    raise ValueError(f"{text!r} is not a partition: use a column, year, month, day or hour of one, bucket(N, column)")
 
 
 class IcebergTarget:
@@ -128,7 +128,7 @@ class IcebergTarget:
         location: str = "",
         partition_by: Sequence[str] = (),
     ) -> None:
-        """`location`, `partition_by`: of a table that is still to be made. A partition is a column, or `day(column)`."""
+        """`location`, `partition_by`: for a table that does not exist yet. A partition is a column, or `day(column)`."""
         self.table = table
         self.schema = schema
         self.settings = dict(settings)
@@ -136,11 +136,11 @@ class IcebergTarget:
         self.replaces = replaces
         self.location = location
         self.partition_by = list(partition_by)
-        #: The columns of the rows as the table has them, or is given them when the batch is published.
+        #: The columns of the rows as the table has them, or gets them when the batch is published.
         self.written = self.columns()
 
     def plan(self) -> None:
-        """Refuse rows that the table cannot take. Executors put their files into its folder: that must be known by now."""
+        """Refuse rows that the table cannot take. Also creates the table: executors put their files into its folder."""
         table = self.existing() if self.location else self.load()
         if table is None:
             return
@@ -152,11 +152,11 @@ class IcebergTarget:
         return f"Iceberg table {self.table}"
 
     def _fit(self, table: "Table") -> Fit:
-        there = from_arrow_schema(table.schema().as_arrow())
-        return fit(self.columns(), there, what=self.what, merge=self.merge, can_widen=True)
+        existing = from_arrow_schema(table.schema().as_arrow())
+        return fit(self.columns(), existing, what=self.what, merge=self.merge, can_widen=True)
 
     def _evolve(self, table: "Table") -> "Table":
-        """With the columns that the rows were written with."""
+        """Return the table with the columns that the rows were written with."""
         found = self._fit(table)
         if not same_types(found.written, self.written):
             raise TableMismatch(f"{self.what} was changed while the batch was written: run it again")
@@ -167,19 +167,19 @@ class IcebergTarget:
         return table.refresh()
 
     def load(self) -> "Table":
-        """The table, which the first writer makes."""
+        """Return the table, which the first writer creates."""
         catalog = self._catalog()
         if (found := self.existing(catalog)) is not None:
             return found
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
         catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
-        made, location = to_arrow_schema(self.columns(), timezone="UTC"), self.location or None
+        schema, location = to_arrow_schema(self.columns(), timezone="UTC"), self.location or None
         if not self.partition_by:
-            return catalog.create_table_if_not_exists(self.table, made, location)
+            return catalog.create_table_if_not_exists(self.table, schema, location)
         with (
             suppress(TableAlreadyExistsError, CommitFailedException),  # another writer made it first
-            catalog.create_table_transaction(self.table, made, location) as transaction,
+            catalog.create_table_transaction(self.table, schema, location) as transaction,
             transaction.update_spec() as spec,
         ):
             for text in self.partition_by:
@@ -195,7 +195,7 @@ class IcebergTarget:
             return None
 
     def columns(self) -> StructType:
-        """Those that go into the table."""
+        """Return the columns that go into the table."""
         return self.schema
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
@@ -233,7 +233,8 @@ class IcebergTarget:
             try:
                 self._commit(self._evolve(table), kept, marks)
             except CommitFailedException:
-                # Somebody else has committed: perhaps this batch, by another driver of the query. pyiceberg would not look.
+                # Another writer has committed: perhaps this batch, by another driver of the query. pyiceberg would not check
+                # that.
                 if pause_s is None:
                     raise
                 time.sleep(pause_s)
@@ -257,10 +258,10 @@ class IcebergTarget:
                 for name in names:
                     self._append(transaction, parquet.read_table(f"{folder}/{name}", filesystem=filesystem))
             elif names:
-                # Nobody else knows these names, so the files of the table need not be read to find them there.
+                # The names are new, so pyiceberg need not read the table's files to look for them.
                 transaction.add_files([f"{self._uri()}/{name}" for name in names], check_duplicate_files=False)
             if marks and not names:
-                # A snapshot, though an empty one: a catalog compares snapshots to find who else commits, not properties.
+                # Add a snapshot, though an empty one: a catalog compares snapshots, not properties, to notice a second writer.
                 with transaction.update_snapshot().fast_append():
                     pass
             if marks:
@@ -269,10 +270,11 @@ class IcebergTarget:
             self.discard(items)
 
     def _append(self, transaction: "Transaction", rows: "pyarrow.Table") -> None:
-        """Rows that pyiceberg divides. It finds those of a partition by value, and 0.0 equals -0.0, which is another one."""
+        """Append rows that pyiceberg divides. It finds those of a partition by value, and 0.0 equals -0.0, which is another
+        one."""
         transaction.append(rows)
-        made = transaction.table_metadata.current_snapshot()
-        added = 0 if made is None or made.summary is None else int(made.summary.get("added-records") or 0)
+        snapshot = transaction.table_metadata.current_snapshot()
+        added = 0 if snapshot is None or snapshot.summary is None else int(snapshot.summary.get("added-records") or 0)
         if added != rows.num_rows:
             raise TableMismatch(
                 f"{self.what} does not take these rows: pyiceberg makes {added} of {rows.num_rows} when it divides them into "
@@ -285,7 +287,7 @@ class IcebergTarget:
             filesystem.delete_file(f"{folder}/{item['path']}")
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
-        """A commit that failed may have reached the catalog: files that the table names stay."""
+        """Discard the files, except those that the table names: a commit that failed may have reached the catalog."""
         table = self.existing()
         live = (
             set() if table is None else {each.file.file_path.rpartition("/")[2] for each in table.scan().plan_files()}
@@ -293,7 +295,7 @@ class IcebergTarget:
         self.discard([item for item in items if cast(str, item["path"]).rpartition("/")[2] not in live])
 
     def folder(self) -> "tuple[pyarrow.fs.FileSystem, str]":
-        """As the catalog's settings say: `s3.endpoint` and the like are for our files, too."""
+        """Return the filesystem by the catalog's settings: `s3.endpoint` and the like apply to our files, too."""
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
         io = PyArrowFileIO(dict(self.settings))
@@ -302,7 +304,7 @@ class IcebergTarget:
 
     @property
     def is_local(self) -> bool:
-        """An object store has no folders to be made."""
+        """Whether folders have to be created: an object store has none."""
         return self._uri().startswith("file:")
 
     def _uri(self) -> str:

@@ -1,4 +1,4 @@
-"""The SQL statements that bring the rows of staging tables into a table: an append, or an upsert with deletes."""
+"""The SQL statements that move the rows of staging tables into a table: an append, or an upsert with deletes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,21 +8,21 @@ from barnabas.spark.pipelines.cdc import UNCHANGED_COLUMNS
 from barnabas.spark.pipelines.database import Dialect
 
 SEQUENCE: Final = "barnabas_sequence"
-#: In a staging table, stands before and after each name of a column that a change left alone.
+#: Stands in a staging table before and after each name of a column that a change left alone.
 MARK: Final = "\x1f"
-#: SQLite takes 500 in a row.
+#: Most parts of a UNION in one group: SQLite takes 500 in a row.
 _UNION_MAX: Final = 250
 
 
 def marks_of(names: Sequence[str] | None) -> str | None:
-    """The text that a staging table has for the names of the columns that a change left alone."""
+    """Return the text that a staging table has for the names of the columns that a change left alone."""
     return f"{MARK}{MARK.join(names)}{MARK}" if names else None
 
 
 @dataclass(frozen=True)
 class Moves:
     dialect: Dialect
-    #: Quotes a name, so that it may have any characters.
+    #: Quotes a name, which may have any characters.
     quoted: Callable[[str], str]
     table: str
     #: The columns of the table that the rows have.
@@ -30,9 +30,9 @@ class Moves:
     keys: tuple[str, ...] = ()
     order_by: str | None = None
     delete_column: str | None = None
-    #: Types of the table that PostgreSQL makes of text by a cast alone, by column.
+    #: Types of the table that PostgreSQL makes of text only by a cast, by column.
     casts: Mapping[str, str] = field(default_factory=dict)
-    #: The rows bring the numbers of an identity column, as a copy of another table does.
+    #: The rows have the numbers of an identity column, as in a copy of another table.
     brings_identity: bool = False
     #: Columns that some change left alone: the table keeps their values.
     unchanged: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Moves:
         return [f"{self._into} SELECT {listed} FROM ({self._staged(stages)}) AS staged ORDER BY {SEQUENCE}"]
 
     def upsert(self, stages: Sequence[str]) -> list[str]:
-        """Of each key the last row counts."""
+        """Return the statements that write the last row of each key."""
         quoted, staged = self.quoted, self._staged(stages)
         table, keys = quoted(self.table), ", ".join(map(quoted, self.keys))
         ordered = quoted(self.order_by) if self.order_by else ""
@@ -57,7 +57,7 @@ class Moves:
             kept = f"NOT ({gone})"
         others = [quoted(name) for name in self.names if name not in self.keys]
         changes = ", ".join(f"{column} = EXCLUDED.{column}" for column in others)
-        # A change that comes late must not undo a newer one of an earlier batch.
+        # A late change must not undo a newer one of an earlier batch.
         newer = f" WHERE {table}.{ordered} IS NULL OR EXCLUDED.{ordered} >= {table}.{ordered}" if ordered else ""
         action = f"DO UPDATE SET {changes}{newer}" if changes else "DO NOTHING"
         rows = self._completed(last, staged) if self.unchanged else last
@@ -67,7 +67,8 @@ class Moves:
         ]
 
     def _completed(self, last: str, staged: str) -> str:
-        """The last rows. Columns that they left alone have the values of an earlier row of the batch, else of the table."""
+        """Return the last rows. Columns that they left alone have the value of an earlier row of the batch, else of the
+        table."""
         quoted = self.quoted
         joins, found = [f"LEFT JOIN {quoted(self.table)} AS old ON {self._same('old', 'last')}"], {}
         for number, name in enumerate(self.unchanged):
@@ -122,7 +123,7 @@ def cast(column: str, cast_name: str) -> str:
 
 
 def _union(parts: list[str]) -> str:
-    """The rows of all: of very many, in groups."""
+    """Return the rows of all parts; very many parts are grouped."""
     while len(parts) > _UNION_MAX:
         groups = [parts[at : at + _UNION_MAX] for at in range(0, len(parts), _UNION_MAX)]
         parts = [f"SELECT * FROM ({' UNION ALL '.join(group)}) AS part" for group in groups]

@@ -1,4 +1,4 @@
-"""Which batches the tables of a database have: the table `barnabas_sink_progress`. And the names of staging tables.
+"""The table `barnabas_sink_progress`: which batches the tables of a database have. And the names of staging tables.
 
 A row is about one query (or one name of `once=`) and one target, and holds the identity of the last batch that was written. The
 sink writes it in the transaction that writes the rows. A batch of a higher number is new. The same batch again is left alone.
@@ -21,7 +21,7 @@ from barnabas.spark.pipelines.sinks.exactly_once import Standing
 
 TABLE: Final = "barnabas_sink_progress"
 _STAGE: Final = "barnabas_stage"
-#: No batch has this number: the row was made to be locked, and nothing has been written.
+#: Stands for no batch: the row was inserted to be locked, and nothing has been written.
 _NO_BATCH: Final = -1
 #: The target of rows that a barnabas before 0.2 wrote: it did not note the target.
 _ANY_TARGET: Final = ""
@@ -43,7 +43,7 @@ class Written:
 def standing_of(
     written: Written | None, planned: BatchIdentity, *, plan: Planned = BY_CALLERS_NUMBER, accepted: str = ""
 ) -> Standing:
-    """What to do with the planned batch. Raises `NotTheSameBatch` if only a person can say.
+    """Decide what to do with the planned batch. Raises `NotTheSameBatch` if only a person can decide.
 
     `accepted`: WRITE or SKIP if the user has accepted the batch as it is planned now.
     """
@@ -101,7 +101,7 @@ class Progress:
             self._connection.commit()
 
     def claim(self, planned: BatchIdentity, *, plan: Planned, accepted: str) -> Standing:
-        """What to do with the batch. Of two drivers one waits here for the other to commit."""
+        """Decide what to do with the batch. Of two drivers one waits here for the other to commit."""
         text = self._database.parameter
         execute(
             self._connection,
@@ -113,7 +113,7 @@ class Progress:
         return standing_of(written, planned, plan=plan, accepted=accepted)
 
     def note(self, written: BatchIdentity) -> None:
-        """In the transaction that wrote it."""
+        """Note the batch in the transaction that wrote it."""
         text = self._database.parameter
         execute(
             self._connection,
@@ -137,7 +137,8 @@ class Progress:
         return Written(int(rows[0]["batch_id"]), BatchIdentity.of_text(identity) if identity else None)
 
     def _migrate(self) -> None:
-        """The old table has a row for each query, whatever its target was. Another driver may do the same at this moment."""
+        """Convert the old table, which has one row for each query and no targets. Another driver may do the same at this
+        moment."""
         old = f"{TABLE}_of_0_1"
         if self._database.dialect is Dialect.POSTGRESQL:
             execute(self._connection, f"LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE")
@@ -168,18 +169,18 @@ _CREATE: Final = (
 
 
 def stage_name(query_id: str, batch: int, target: str) -> str:
-    """A name that no other task, attempt, run or target ever meets; of at most 63 characters, as PostgreSQL wants."""
+    """Return a name that no other task, attempt, run or target has; of at most 63 characters, PostgreSQL's limit."""
     return f"{_stage_prefix(query_id, target)}{batch}_{uuid.uuid4().hex[:16]}"
 
 
 def _stage_prefix(query_id: str, target: str) -> str:
-    """A name of `once=` may have any characters and any length, so it is not in the name as it is."""
+    """Return the prefix as a digest: a name of `once=` may have any characters and any length."""
     digest = hashlib.sha256(f"{query_id}\0{target}".encode()).hexdigest()[:16]
     return f"{_STAGE}_{digest}_"
 
 
 def leftovers(names: Iterable[str], query_id: str, batch: int, target: str) -> set[str]:
-    """Of all tables, the staging tables that no driver can publish any more, once the progress table has this batch: those of
+    """Return the staging tables that no driver can publish once the progress table has this batch: those of
     this query, this target, and this batch or an earlier one. The progress table would refuse them.
 
     A driver may be at a later batch already, so its tables stay.

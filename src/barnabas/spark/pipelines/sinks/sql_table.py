@@ -1,12 +1,11 @@
 """How the format `barnabas-sql` writes: appends to or upserts into a table of PostgreSQL or SQLite, each batch once.
 
 Executors fill staging tables in bulk. The driver moves their rows into the table and records the batch in the table
-`barnabas_sink_progress`, in one transaction; a batch that is recorded there already is left alone. With `mode=upsert` the last
-row of a key wins: by `orderBy` where it is given, else by place in the batch. Rows whose
+`barnabas_sink_progress`, in one transaction; a batch that is recorded already is not written again. With `mode=upsert` the last
+row of a key wins: by `orderBy` if it is set, else by place in the batch. Rows whose
 `deleteColumn` is true are deleted by key.
 """
 
-import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,7 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from barnabas.spark.batch_identity import BatchIdentity
-from barnabas.spark.checkpoint import note_repeated
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.cdc import UNCHANGED_COLUMNS, has_unchanged
 from barnabas.spark.pipelines.database import Column, Database, Dialect, execute, fetch, ingest, is_bad_data
@@ -29,10 +27,9 @@ from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit,
 if TYPE_CHECKING:
     import pyarrow
 
-#: Rows of one task are numbered from its partition's number times this.
+#: The numbers of a task's rows start at its partition's number times this.
 _ROWS_PER_TASK: Final = 1 << 40
 
-log = logging.getLogger(__name__)
 
 _OPTIONS: Final = (
     "uri",
@@ -82,7 +79,7 @@ class SqlOptions:
                 raise ValueError(f"barnabas-sql needs the option {needed} to write")
         mode = options.get("mode", "append")
         if mode not in ("append", "upsert"):
-            raise ValueError(f"mode {mode!r} of barnabas-sql: append or upsert")
+            raise ValueError(f"mode={mode!r} of barnabas-sql is not valid: use append or upsert")
         keys = tuple(each.strip() for each in options.get("key", "").split(",") if each.strip())
         if (mode == "upsert") != bool(keys):
             raise ValueError("mode upsert of barnabas-sql and the option key go together")
@@ -158,7 +155,7 @@ class SqlTarget:
             try:
                 ingest(connection, name, pyarrow.RecordBatchReader.from_batches(schema, numbered()))
             except Exception:
-                if refused:  # it has come through Arrow and the driver, which wrap it
+                if refused:  # Arrow and the driver have wrapped the error
                     raise refused[0] from None
                 raise
             self._try_casts(connection, name)
@@ -180,7 +177,7 @@ class SqlTarget:
         return columns
 
     def _try_casts(self, connection: Any, stage: str) -> None:
-        """Find text that is no uuid, no JSON, no value of the enum while the rows are staged, and name its column."""
+        """Find text that is not a uuid, JSON or value of the enum while the rows are staged, and name its column."""
         for name, cast_name in self._casts().items():
             try:
                 fetch(connection, f"SELECT count({cast_to(self.database.quoted(name), cast_name)}) AS n FROM {stage}")
@@ -193,7 +190,7 @@ class SqlTarget:
                 ) from None
 
     def _casts(self) -> dict[str, str]:
-        """Types of the table that PostgreSQL makes of text by a cast alone, by column."""
+        """Return the types of the table that PostgreSQL makes of text only by a cast, by column."""
         kinds = ((field, self.columns.get(field.name)) for field in self.schema.fields)
         return {
             field.name: column.kind.cast_name
@@ -205,7 +202,7 @@ class SqlTarget:
         import pyarrow.compute as compute
 
         if self.options.delete_column:
-            # Of a row that is deleted only the key is looked at.
+            # A deleted row needs only its key.
             gone = compute.fill_null(rows.column(self.options.delete_column), False)
             keys = StructType([self.written[name] for name in self.options.keys])
             require_values(rows.filter(gone), keys, what=self.what)
@@ -219,7 +216,7 @@ class SqlTarget:
         return f"table {self.options.table} of {self.database.name}"
 
     def _staged_schema(self) -> "pyarrow.Schema":
-        """The columns of a staging table. SQLite's driver has no decimals; its columns make numbers of text."""
+        """Return the columns of a staging table. SQLite's driver has no decimals; its columns make numbers of text."""
         import pyarrow
 
         schema = to_arrow_schema(self.schema, timezone="UTC")
@@ -242,7 +239,7 @@ class SqlTarget:
                 self._write(connection, stages, unchanged)
             else:
                 progress = Progress(self.database, connection, query_id=batch.query_id, target=f"table {self.table}")
-                progress.prepare()  # what follows begins with a write: of two drivers one waits for the other
+                progress.prepare()  # the next statement writes: of two drivers one waits for the other
                 self.reached("the progress table exists")
                 planned = self._identity(connection, batch)
                 standing = progress.claim(planned, plan=batch.plan or BY_CALLERS_NUMBER, accepted=batch.accepted)
@@ -259,13 +256,7 @@ class SqlTarget:
             connection.commit()
         self.reached("the batch is committed")
         if batch is not None and is_repeated:
-            self._note_repeated(batch)
-
-    def _note_repeated(self, batch: Batch) -> None:
-        name, rows = f"batch {batch.number} of query {batch.query_id}", batch.rows
-        log.warning("%s came again and %s has it: its %d rows are not written a second time", name, self.what, rows)
-        if batch.checkpoint_location:
-            note_repeated(batch.checkpoint_location, batch.number, rows)
+            batch.note_repeated(self.what)
 
     def _write(self, connection: Any, stages: Sequence[str], unchanged: Collection[str]) -> None:
         if self.options.create:
@@ -282,7 +273,8 @@ class SqlTarget:
         self.reached("the rows are moved")
 
     def _identity(self, connection: Any, batch: Batch) -> BatchIdentity:
-        """The target is the table that has the name now: if it was dropped and made again, it does not have the batch."""
+        """Return the identity. Its target is the table that has the name now: a table that was created again lacks the
+        batch."""
         plan = batch.plan or BY_CALLERS_NUMBER
         return BatchIdentity(
             query=batch.query_id,
@@ -320,16 +312,16 @@ class SqlTarget:
         rows = fetch(connection, f"SELECT {'tablename' if postgresql else 'name'} AS name FROM {listing}")
         return leftovers((row["name"] for row in rows), batch.query_id, batch.number, self.table)
 
-    def _fit(self, there: Sequence[Column]) -> Fit:
-        """How the rows go into the table as it is now; `TableMismatch` where they do not."""
+    def _fit(self, existing: Sequence[Column]) -> Fit:
+        """Decide how the rows go into the table as it is now. Raises `TableMismatch` if they do not."""
         what = self.what
         columns = StructType([field for field in self.schema.fields if field.name not in self._not_written])
-        if not there:
+        if not existing:
             if not self.options.create:
                 raise TableMismatch(f"{what} does not exist, and createTable is false")
             return Fit(self._with_keys(columns))
         known, problems = [], []
-        for column in there:
+        for column in existing:
             field = columns[column.name] if column.name in columns.names else None
             if field is None:
                 # A column with a default may be missing from the rows.
@@ -344,13 +336,15 @@ class SqlTarget:
             raise TableMismatch(f"{what} does not take these rows: {'; '.join(problems)}")
         # SQLite's numbers are wide already.
         can_widen = self.database.dialect is Dialect.POSTGRESQL
-        made = [each.name for each in there if each.has_default or each.is_generated]
+        filled_by_database = [each.name for each in existing if each.has_default or each.is_generated]
         merge = self.options.merge
-        found = fit(columns, StructType(known), what=what, merge=merge, can_widen=can_widen, optional=made)
+        found = fit(
+            columns, StructType(known), what=what, merge=merge, can_widen=can_widen, optional=filled_by_database
+        )
         return replace(found, written=self._with_keys(found.written))
 
     def _problem(self, column: Column, field: StructField, *, is_taken: bool) -> str:
-        """Why the column does not take the values of the rows, whatever they are; "" if it may take them."""
+        """Say why the column takes no value of the rows; "" if it may take some."""
         if column.is_generated:
             return f"column {column.name} is generated by the database: leave it out of the rows"
         if column.is_always_identity and self.options.upsert and column.name not in self.options.keys:
@@ -361,7 +355,7 @@ class SqlTarget:
         return ""
 
     def _with_keys(self, columns: StructType) -> StructType:
-        """Rows are found by their key: it is never null, whatever the table says."""
+        """Make the keys not null, whatever the table says: rows are found by their key."""
         return StructType(
             [
                 StructField(each.name, each.dataType, each.nullable and each.name not in self.options.keys)
@@ -377,7 +371,7 @@ class SqlTarget:
         return f"CREATE TABLE IF NOT EXISTS {quoted(self.options.table)} ({', '.join(columns)})"
 
     def _column_types(self) -> dict[str, str]:
-        """Types of the columns that the table gets."""
+        """Return the types of the columns that the sink adds to the table."""
         return {
             field.name: made_as(field, self.database.dialect)
             for field in self.schema.fields
@@ -386,11 +380,11 @@ class SqlTarget:
 
     @property
     def _not_written(self) -> set[str | None]:
-        """Columns of the rows that the table does not get."""
+        """Return the columns of the rows that the table does not get."""
         return {self.options.delete_column, self.marks}
 
     def _moves(self, stages: Sequence[str], unchanged: Collection[str] = ()) -> list[str]:
-        """The statements that bring the rows of all stages into the table."""
+        """Return the statements that move the rows of all stages into the table."""
         if not stages:
             return []
         names = tuple(self._column_types())

@@ -1,4 +1,4 @@
-"""Which types the columns of a SQL table get, and which types of rows they take."""
+"""The types of a SQL table's columns: those that the sink creates, and the rows that existing ones take."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -29,7 +29,7 @@ from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
 if TYPE_CHECKING:
     import pyarrow
 
-#: For columns that the sink makes: PostgreSQL's type, SQLite's type.
+#: Types of columns that the sink creates: PostgreSQL's, SQLite's.
 _TYPES: Final[Mapping[type[DataType], tuple[str, str]]] = {
     ByteType: ("smallint", "INTEGER"),
     ShortType: ("smallint", "INTEGER"),
@@ -48,7 +48,7 @@ _TYPES: Final[Mapping[type[DataType], tuple[str, str]]] = {
 
 
 def made_as(field: StructField, dialect: Dialect) -> str:
-    """The type of a column that the sink makes for a column of the rows."""
+    """Return the type of a column that the sink creates for a column of the rows."""
     kind = field.dataType
     if isinstance(kind, ArrayType) and dialect is Dialect.POSTGRESQL and type(kind.elementType) in _TYPES:
         return f"{_TYPES[type(kind.elementType)][0]}[]"
@@ -62,7 +62,7 @@ def made_as(field: StructField, dialect: Dialect) -> str:
 
 
 def taken_as(column: Column, given: DataType) -> DataType | None:
-    """The Spark type of a column that rows of type `given` go to; None if it takes no such value."""
+    """Return the Spark type in which a column takes rows of type `given`; None if it takes no such value."""
     return _sqlite_takes(column.declared.lower(), given) if column.kind is None else column.kind.taken_as(given)
 
 
@@ -91,7 +91,7 @@ _SQLITE_HOLDS: Final[tuple[tuple[str, DataType], ...]] = (
 
 
 def _sqlite_takes(declared: str, given: DataType) -> DataType:
-    """By affinity: SQLite's integers have 64 bits, its numbers 8 bytes, its times no zone."""
+    """Decide by affinity: SQLite's integers have 64 bits, its floats 8 bytes, its times no zone."""
     if declared.startswith("interval"):
         return given
     if declared.startswith(("numeric", "decimal")):
@@ -102,7 +102,8 @@ def _sqlite_takes(declared: str, given: DataType) -> DataType:
 
 
 def cast_values(column: "pyarrow.Array", kind: "pyarrow.DataType") -> "pyarrow.Array":
-    """Decimals as texts without a fraction of zeros: SQLite takes such a number for a whole one, and keeps all its digits."""
+    """Cast decimals to texts without a fraction of zeros: SQLite takes such a number for an integer, and keeps all its
+    digits."""
     import pyarrow
     import pyarrow.compute as compute
 
@@ -112,21 +113,21 @@ def cast_values(column: "pyarrow.Array", kind: "pyarrow.DataType") -> "pyarrow.A
 
 
 def require_exact(rows: "pyarrow.Table", *, what: str) -> None:
-    """SQLite's numbers are whole ones of 64 bits, or floats: of other decimals it would drop digits, and say nothing. It has no
-    NaN."""
+    """Refuse decimals that are neither an integer of 64 bits nor a float: SQLite would drop digits without an error. Refuse
+    NaN, which SQLite does not have."""
     import pyarrow
     import pyarrow.compute as compute
 
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if pyarrow.types.is_floating(column.type) and compute.any(compute.is_nan(column)).as_py():
             raise TableMismatch(
-                f"{what} does not take these rows: column {name} has NaN, of which SQLite makes null. Say so: nullif({name}, "
-                "double('NaN'))"
+                f"{what} does not take these rows: column {name} has NaN, which SQLite stores as null. To write null, "
+                f"use nullif({name}, double('NaN'))"
             )
         if not pyarrow.types.is_decimal(column.type):
             continue
         digits = compute.replace_substring_regex(column.cast(pyarrow.string()), r"E.*$|[^0-9]", "")
-        # Every number of fifteen digits is one of floats.
+        # A float has every number of fifteen digits.
         many = compute.greater(compute.utf8_length(compute.utf8_trim(digits, "0")), 15)
         lost = [value for value in column.filter(many).to_pylist() if not _is_exact(value)]
         if lost:

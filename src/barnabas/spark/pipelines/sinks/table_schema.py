@@ -1,4 +1,4 @@
-"""What a table takes: its columns beside those of the rows, decided before anything is written, for every kind. Pure."""
+"""Compares a table's columns with those of the rows, for every kind of table, before anything is written. Pure."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 if TYPE_CHECKING:
     import pyarrow
 
-#: Of PostgreSQL's names of types, those with a size that its values must keep.
+#: PostgreSQL's names of types with a size that values must keep.
 _SIZED: Final = re.compile(
     r"(?:character varying|character|varchar|char)\((?P<length>\d+)\)|numeric\((?P<precision>\d+)(?:,(?P<scale>\d+))?\)"
 )
@@ -42,7 +42,7 @@ class TableMismatch(ValueError):
 class Fit:
     """How rows go into a table."""
 
-    #: The columns of the rows, in the types that the table has or gets, nullable where it lets them be.
+    #: The columns of the rows, in the types that the table has or gets, nullable if the table allows null.
     written: StructType
     added: tuple[StructField, ...] = ()
     widened: tuple[StructField, ...] = ()
@@ -57,27 +57,28 @@ def fit(
     can_widen: bool = False,
     optional: Collection[str] = (),
 ) -> Fit:
-    """`merge` (the option mergeSchema): columns and fields may be added, and columns widened where that kind can.
+    """Compare rows and table. `merge` (the option mergeSchema): columns and fields may be added, and columns widened if
+    possible.
 
-    `optional`: columns of the table whose values the database makes if the rows lack them.
+    `optional`: columns of the table whose values the database computes if the rows lack them.
     """
     written, added, widened, problems = [], [], [], []
     known = {field.name: field for field in table.fields}
     for field in rows.fields:
-        there = known.get(field.name)
-        if there is None:
+        existing = known.get(field.name)
+        if existing is None:
             added.append(StructField(field.name, field.dataType, True))
             written.append(added[-1])
-        elif becomes(field.dataType, there.dataType):
-            written.append(there)
-        elif merge and grows(there.dataType, field.dataType):
-            added.append(StructField(field.name, field.dataType, there.nullable))
+        elif becomes(field.dataType, existing.dataType):
+            written.append(existing)
+        elif merge and grows(existing.dataType, field.dataType):
+            added.append(StructField(field.name, field.dataType, existing.nullable))
             written.append(added[-1])
-        elif merge and can_widen and becomes(there.dataType, field.dataType):
-            widened.append(StructField(field.name, field.dataType, there.nullable))
+        elif merge and can_widen and becomes(existing.dataType, field.dataType):
+            widened.append(StructField(field.name, field.dataType, existing.nullable))
             written.append(widened[-1])
         else:
-            kinds = f"{there.dataType.simpleString()} in the table and {field.dataType.simpleString()} in the rows"
+            kinds = f"{existing.dataType.simpleString()} in the table and {field.dataType.simpleString()} in the rows"
             problems.append(f"column {field.name} is {kinds}")
     if added and not merge:
         names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in added)
@@ -93,7 +94,7 @@ def fit(
 
 
 def becomes(given: DataType, wanted: DataType) -> bool:
-    """Whether every value of `given` is one of `wanted`, unchanged."""
+    """Whether every value of `given` is also one of `wanted`, unchanged."""
     if isinstance(given, NullType) or given == wanted:
         return True
     if isinstance(given, StructType) and isinstance(wanted, StructType):
@@ -113,24 +114,24 @@ def becomes(given: DataType, wanted: DataType) -> bool:
     return isinstance(given, FloatType) and isinstance(wanted, DoubleType)
 
 
-def grows(there: DataType, given: DataType) -> bool:
-    """Whether `given` is `there` with more fields in its structs, behind those that are there."""
-    if there == given:
+def grows(existing: DataType, given: DataType) -> bool:
+    """Whether `given` is `existing` with more fields in its structs, behind the existing ones."""
+    if existing == given:
         return True
-    if isinstance(there, StructType) and isinstance(given, StructType):
-        return given.names[: len(there.names)] == there.names and all(
-            grows(one.dataType, other.dataType) for one, other in zip(there.fields, given.fields, strict=False)
+    if isinstance(existing, StructType) and isinstance(given, StructType):
+        return given.names[: len(existing.names)] == existing.names and all(
+            grows(one.dataType, other.dataType) for one, other in zip(existing.fields, given.fields, strict=False)
         )
-    if isinstance(there, ArrayType) and isinstance(given, ArrayType):
-        return grows(there.elementType, given.elementType)
-    return isinstance(there, MapType) and isinstance(given, MapType) and grows(there.valueType, given.valueType)
+    if isinstance(existing, ArrayType) and isinstance(given, ArrayType):
+        return grows(existing.elementType, given.elementType)
+    return isinstance(existing, MapType) and isinstance(given, MapType) and grows(existing.valueType, given.valueType)
 
 
 def require_values(
     rows: "pyarrow.Table", written: StructType, *, what: str, declared: Mapping[str, str] | None = None
 ) -> None:
-    """No null where the table has none, nothing longer than it holds, only texts: checked on the executor, before anything is
-    written.
+    """Refuse nulls where the table has none, values longer than it holds, and text that is not UTF-8, on the executor, before
+    anything is written.
 
     `declared`: sizes that Spark's types do not have, such as `character varying(3)`.
     """
@@ -152,10 +153,10 @@ def require_values(
         if found["length"]:
             over = column.filter(compute.greater(compute.utf8_length(column), int(found["length"]))).to_pylist()
         else:
-            # Half of the last digit that is kept rounds up.
+            # A value rounds up from half of the last digit that is kept.
             precision, scale = int(found["precision"]), int(found["scale"] or 0)
             limit = Decimal(10) ** (precision - scale) - Decimal(5).scaleb(-scale - 1)
-            # Few come near it: floats find those, and they are looked at exactly.
+            # Few values come near the limit: floats find those, and they are compared exactly.
             near = compute.greater_equal(compute.abs(compute.cast(column, "float64")), float(limit) * 0.999)
             over = [value for value in column.filter(near).to_pylist() if abs(Decimal(value)) >= limit]
         if over:
@@ -166,7 +167,7 @@ def require_values(
 
 
 def _require_texts(rows: "pyarrow.Table", *, what: str) -> None:
-    """Only UTF-8: Spark makes a text of any bytes, and a file that has such a one is refused by most readers."""
+    """Refuse text that is not UTF-8: Spark makes text of any bytes, and most readers refuse a file with such text."""
     import pyarrow
 
     for name, column in zip(rows.column_names, rows.columns, strict=True):
@@ -201,7 +202,7 @@ def same_types(one: StructType, other: StructType) -> bool:
 def flag(options: Mapping[str, str], name: str) -> bool:
     text = options.get(name, "false").lower()
     if text not in ("true", "false"):
-        raise ValueError(f"{name} is {text!r}: neither true nor false")
+        raise ValueError(f"{name} is {text!r}: use true or false")
     return text == "true"
 
 

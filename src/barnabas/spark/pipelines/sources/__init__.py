@@ -1,4 +1,4 @@
-"""Where pipelines read from: topics, files, PostgreSQL, SQLite, made-up rows. No JAR in any of them."""
+"""Sources of pipelines: topics, files, PostgreSQL, SQLite, made-up rows. No JAR in any of them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,9 +37,9 @@ def topic(
     """Topics of any Kafka cluster, by name or by `pattern`.
 
     `starting`: earliest, latest, JSON of offsets, or a time with its zone (`2026-11-01T00:00Z`): the first record of each
-    partition that is not older, or the end where there is none. `ending`: the same, where a batch ends. `max_records`: at most
-    so many a batch. `group`: the consumer group that shows the progress; in a pipeline there is one anyway, named for pipeline
-    and flow. Records of aborted transactions are not read, nor those of open ones:
+    partition that is not older, or the end if there is none. `ending`: the same, for the end of a batch. `max_records`: most
+    records of a batch. `group`: the consumer group that shows the progress; in a pipeline there is one anyway, named for
+    pipeline and flow. Records of aborted and of open transactions are not read:
     `options={"kafka.isolation.level": "read_uncommitted"}` reads them. `options`: any other of the format `barnabas`, such as
     `kafka.security.protocol` or `failOnDataLoss`.
     """
@@ -52,13 +52,13 @@ def topic(
         includeHeaders=headers or None,
     )
     given |= _limit("starting", starting) | ({} if ending is None else _limit("ending", ending))
-    # What a sink of ours failed to commit is there to be seen by others; nobody wants that in a table.
+    # A sink that failed to commit leaves aborted records in a topic, which do not belong in a table.
     given |= {"kafka.isolation.level": "read_committed"} | dict(options or {})
     pipeline = pipeline_name()
     if group is not None:
         given["kafka.group.id"] = group
     elif pipeline is not None and "kafka.group.id" not in given:
-        # Two flows that read one topic are not equally far.
+        # Two flows that read one topic have different positions.
         flow = active_flow()
         given.setdefault("groupIdPrefix", pipeline if flow is None else f"{pipeline}-{flow}")
     if pipeline is not None:
@@ -67,23 +67,23 @@ def topic(
 
 
 def _limit(which: Literal["starting", "ending"], text: str) -> dict[str, str]:
-    """The options that say where reading starts or ends."""
+    """Return the options for the start or end of reading."""
     if text in ("earliest", "latest") or text.lstrip().startswith("{"):
         return {f"{which}Offsets": text}
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"{which}={text!r}: earliest, latest, JSON of offsets, or a time such as 2026-11-01T00:00Z"
+            f"{which}={text!r} is not valid: use earliest, latest, JSON of offsets, or a time such as 2026-11-01T00:00Z"
         ) from None
     if moment.tzinfo is None:
-        raise ValueError(f"{which}={text!r} has no time zone: {text}Z is a time in UTC")
+        raise ValueError(f"{which}={text!r} has no time zone: write {text}Z for UTC")
     options = {f"{which}Timestamp": str(int(moment.timestamp() * 1000))}
     return options | ({"startingOffsetsByTimestampStrategy": "latest"} if which == "starting" else {})
 
 
 def _group(options: Mapping[str, str]) -> str:
-    """The group that the progress goes to."""
+    """Return the group for the progress."""
     from barnabas.spark.options import source_options
     from barnabas.spark.progress import progress_group
 
@@ -98,7 +98,7 @@ def files(
     max_files: int | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Source:
-    """Files of a folder, by Spark itself. A stream reads each file that appears once; it needs `schema`, but for text."""
+    """Read the files of a folder, by Spark itself. A stream reads each new file once; it needs `schema`, except for text."""
     given = {"path": path} | text_options(maxFilesPerTrigger=max_files) | dict(options or {})
     return Source(format, given, schema)
 
@@ -114,10 +114,11 @@ def table(
     max_rows: int | None = None,
     schema: "StructType | str | None" = None,
 ) -> Source:
-    """A table or a query of PostgreSQL (`postgresql://…`) or SQLite (`sqlite:///…`).
+    """Read a table or a query of PostgreSQL (`postgresql://…`) or SQLite (`sqlite:///…`).
 
-    A stream needs `incrementing`, a column that only grows, or `timestamp`, one that every change moves on, or both, which is
-    safest; `delay_ms` leaves rows younger than that by `timestamp` to a later batch. `schema` where SQLite declares no types.
+    A stream needs `incrementing`, a column that only grows, or `timestamp`, one that every change sets to a later time, or
+    both, which is safest; `delay_ms` leaves rows younger than that by `timestamp` to a later batch. `schema`: for SQLite tables
+    without types.
     """
     cursor = [each for each in (timestamp, incrementing) if each is not None]
     given = text_options(
@@ -139,22 +140,22 @@ def changes(
     mode: Literal["FAIL", "PERMISSIVE"] = "FAIL",
     replica_identity: Literal["full"] | None = None,
 ) -> Source:
-    """The changes of a PostgreSQL table out of its log: the table's columns, `_deleted`, `_sequence` and `_unchanged`, as `cdc`
-    applies them.
+    """Read the changes of a PostgreSQL table from its log: the table's columns, `_deleted`, `_sequence` and `_unchanged`, as
+    `cdc` applies them.
 
-    First the rows that are there (`snapshot`), then every change since, in the order of commits. The server needs
-    `wal_level=logical`, the user the right to replicate. `slot` and `publication` are made where they are missing. The slot
-    keeps the server's log until the stream has read it: drop it (`pg_drop_replication_slot`) when the pipeline goes.
-    `max_rows`: a batch ends with the transaction in which so many changes have come.
+    First come the rows that the table has (`snapshot`), then every change since, in the order of commits. The server needs
+    `wal_level=logical`, the user the right to replicate. `slot` and `publication` are created if they are missing. The slot
+    keeps the server's log until the stream has read it: drop it (`pg_drop_replication_slot`) when you remove the pipeline.
+    `max_rows`: a batch ends with the transaction that reaches this number of changes.
 
-    `columns`, or all but `exclude`, are read; never generated columns, which the log does not have. A value that Spark has no
-    value for (NaN, infinity, years before 1 or after 9999, more than 38 digits) fails the query. With `mode="PERMISSIVE"` it is
-    null, and the column `_error` (`struct<class, message>`) of its row says why: `dead_letter.split(rows, error="_error")`
-    within `foreachBatch` keeps such rows apart.
+    `columns`, or all but `exclude`, are read; never generated columns, which the log does not have. A value that Spark
+    does not have (NaN, infinity, years before 1 or after 9999, more than 38 digits) fails the query. With `mode="PERMISSIVE"`
+    it is null, and the column `_error` (`struct<class, message>`) of its row says why: `dead_letter.split(rows,
+    error="_error")` within `foreachBatch` keeps such rows apart.
 
-    A table without a primary key is refused before anything is made: once it is published, PostgreSQL refuses every UPDATE and
-    DELETE of it. `replica_identity="full"` sets REPLICA IDENTITY FULL, with which PostgreSQL logs the whole old row instead; a
-    row is then known by all its columns.
+    A table without a primary key is refused before anything is created: once it is published, PostgreSQL refuses every UPDATE
+    and DELETE of it. `replica_identity="full"` sets REPLICA IDENTITY FULL, with which PostgreSQL logs the whole old row
+    instead; a row is then known by all its columns.
     """
     given = text_options(
         uri=uri,
@@ -178,7 +179,7 @@ def changes(
 def synthetic(
     columns: Mapping[str, str] | None = None, *, rows_per_second: float = 10, rows: int | None = None, seed: int = 0
 ) -> Source:
-    """Made-up rows, so many a second, up to `rows`; see `barnabas.spark.pipelines.sources.generator` for kinds of columns."""
+    """Make up rows, so many a second, up to `rows`; see `barnabas.spark.pipelines.sources.generator` for kinds of columns."""
     given = text_options(rowsPerSecond=rows_per_second, rows=rows, seed=seed)
     if columns is not None:
         given["columns"] = json.dumps(dict(columns))

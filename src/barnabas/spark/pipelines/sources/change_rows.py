@@ -1,4 +1,5 @@
-"""Makes rows of a table of changes from PostgreSQL's changes: parses the values, and follows a row that gets another key."""
+"""Makes rows of a table of changes from PostgreSQL's changes: parses the values, and splits a change that gives a row another
+key."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from barnabas.spark.pipelines.cdc import DELETED, ERROR, SEQUENCE, UNCHANGED_COL
 from barnabas.spark.pipelines.database import DatabaseError
 from barnabas.spark.pipelines.sources.pgoutput import UNCHANGED, Change, Row, Truncated
 
-#: The current row of a key in the source table, as texts; None if it is gone.
+#: Returns the current row of a key in the source table, as texts; None if it is gone.
 LookUp: TypeAlias = Callable[[Mapping[str, str]], "Row | None"]
 #: Columns that a table of changes adds to those of the table.
 ADDED: Final = (DELETED, SEQUENCE, UNCHANGED_COLUMNS, ERROR)
@@ -41,34 +42,34 @@ _ADVICE: Final = "Leave the column out (exclude=), or give such rows an error (m
 
 @dataclass(frozen=True)
 class Shape:
-    """The columns and keys that are read of a table. Travels to executors."""
+    """The columns and keys of a table that are read. Travels to executors."""
 
     table: str
-    #: The columns by which PostgreSQL and the log know a row; every column if the table has no key and REPLICA IDENTITY FULL.
+    #: The columns by which PostgreSQL's log identifies a row; every column if the table has no key and REPLICA IDENTITY FULL.
     keys: tuple[str, ...]
     #: Columns of the table that are not read: excluded ones, and generated ones, which the log does not have.
     left_out: frozenset[str] = frozenset()
-    #: The option `columns` lists what is read: a column that is added to the table later is left out as well.
+    #: The option `columns` lists the columns to read: a column that is added to the table later is not read.
     only_listed: bool = False
-    #: A value that Spark has no value for gives its row an error; otherwise it fails the query.
+    #: A value that Spark does not have gives its row an error; otherwise it fails the query.
     permissive: bool = False
 
 
 def schema_of_changes(columns: Sequence[StructField], *, permissive: bool) -> StructType:
-    made = StructType(list(columns)).add(DELETED, BooleanType()).add(SEQUENCE, StringType())
-    made = made.add(UNCHANGED_COLUMNS, ArrayType(StringType()))
-    return made.add(ERROR, ERROR_TYPE) if permissive else made
+    schema = StructType(list(columns)).add(DELETED, BooleanType()).add(SEQUENCE, StringType())
+    schema = schema.add(UNCHANGED_COLUMNS, ArrayType(StringType()))
+    return schema.add(ERROR, ERROR_TYPE) if permissive else schema
 
 
 def rows_of(
     change: Change | Truncated, shape: Shape, schema: StructType, look_up: LookUp
 ) -> Iterator[dict[str, object]]:
-    """The row of a change; if the change gave the row another key, first that the row of the old key is gone."""
+    """Yield the row of a change; if the change gave the row another key, yield first that the row of the old key is gone."""
     if isinstance(change, Truncated):
         if shape.table in change.relations:
             raise DatabaseError(
-                f"{shape.table} was truncated at {lsn_text(change.commit_lsn)}, which is no change of a row: empty what is "
-                "made of it and start again, with a new checkpoint and slot"
+                f"{shape.table} was truncated at {lsn_text(change.commit_lsn)}, and a table of changes cannot show that: empty "
+                "the tables that are made of it and start again, with a new checkpoint and slot"
             )
         return
     if change.relation.name != shape.table:
@@ -94,9 +95,10 @@ def _differ(old: object, new: object) -> bool:
 
 
 def _whole(row: Row, shape: Shape, look_up: LookUp) -> Row:
-    """Under a new key there is no earlier row that has the values which the update left alone: the source table has them.
+    """Complete a row that got a new key. Values that the update left alone are not in any earlier row of the new key, so look
+    them up in the source table.
 
-    It may have a later value already, or the row may be gone: then a later change says so.
+    The source table may have a later value already, or the row may be gone: then a later change says so.
     """
     if UNCHANGED not in row.values():
         return row
@@ -105,7 +107,7 @@ def _whole(row: Row, shape: Shape, look_up: LookUp) -> Row:
 
 
 def parsed(row: Row, shape: Shape, schema: StructType, *, only_key: bool = False) -> dict[str, object]:
-    """`only_key`: the row is deleted, so the values of its other columns do not matter."""
+    """Parse the values of a row. `only_key`: the row is deleted, so its other columns may have any value."""
     found: dict[str, object] = {}
     unchanged, problems = [], []
     for each in schema.fields:
@@ -138,7 +140,7 @@ def refuse(problem: str) -> DatabaseError:
 
 
 def bad_value(shape: Shape, row: Mapping[str, object], column: StructField, text: str, reason: object) -> str:
-    """Names the table, the row and the column."""
+    """Return a message with the table, the row and the column."""
     keys = ", ".join(f"{key}={row.get(key)}" for key in shape.keys)
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
     return f"{shape.table}, row {keys or 'without a key'}, column {column.name}: {shown!r} {reason}"
@@ -149,7 +151,7 @@ class NoSuchValue(ValueError):
 
 
 def value_of(text: str, kind: DataType) -> object:
-    """Of the text that PostgreSQL prints; raises `NoSuchValue` with the end of a sentence that begins with the text."""
+    """Parse the text that PostgreSQL prints. Raises `NoSuchValue` with the end of a sentence that begins with the text."""
     try:
         found = _PARSERS[type(kind)](text)
     except NoSuchValue:
@@ -167,7 +169,7 @@ def value_of(text: str, kind: DataType) -> object:
 def _check_digits(value: object, kind: DecimalType) -> None:
     assert isinstance(value, Decimal)
     if not value.is_finite():
-        raise NoSuchValue(f"is no number that {kind.simpleString()} has")
+        raise NoSuchValue(f"is not a number of {kind.simpleString()}")
     if value and value.adjusted() >= kind.precision - kind.scale:
         raise NoSuchValue(f"has more digits before the point than {kind.simpleString()}")
     exponent = value.as_tuple().exponent
@@ -217,7 +219,7 @@ _PARSERS: Final[Mapping[type[DataType], Callable[[str], object]]] = {
 
 
 def has_no_value(column: str, kind: DataType) -> str | None:
-    """The SQL condition that a value of the column has no equal in Spark; None if every value has one."""
+    """Return the SQL condition that Spark does not have a value of the column; None if Spark has every value."""
     if isinstance(kind, DecimalType):
         limit = f"1e{kind.precision - kind.scale}"
         return f"{column} = 'NaN' OR abs({column}) >= {limit} OR {column} <> round({column}, {kind.scale})"
@@ -229,7 +231,8 @@ def has_no_value(column: str, kind: DataType) -> str | None:
 
 
 def sequence(lsn: int, number: int) -> str:
-    """A text that every table can compare: the commit, then the change in it. As in `cdc`, the letter is newer than a time."""
+    """Return a text that every table can compare: the commit, then the change in it. As in `cdc`, its letter is newer than a
+    time."""
     return f"L{lsn:020}{number:012}"
 
 

@@ -1,7 +1,7 @@
-"""Format `barnabas-synthetic`: rows made up as they are asked for, so many a second; the same row number gives the same row.
+"""Format `barnabas-synthetic`: makes up rows, so many a second; the same row number always gives the same row.
 
 `columns` is JSON, name to kind: `sequence` (the row's number, or `sequence:1000` from there), `uniform:1..6`,
-`uniform:0.0..1.0`, `choice:red,green,blue`, `text:12`, `boolean`, `timestamp` (when the row was due).
+`uniform:0.0..1.0`, `choice:red,green,blue`, `text:12`, `boolean`, `timestamp` (the time at which the row was due).
 """
 
 import itertools
@@ -39,7 +39,7 @@ _UNIFORM = re.compile(r"(-?[0-9.]+?)\.\.(-?[0-9.]+)")
 
 @dataclass(frozen=True)
 class Plan:
-    """What rows look like and when each is due."""
+    """The columns of rows, and the time at which each row is due."""
 
     columns: Mapping[str, str]
     rows_per_second: float
@@ -66,7 +66,7 @@ class Plan:
         return StructType([StructField(name, type_of(kind), False) for name, kind in self.columns.items()])
 
     def due(self, origin_ms: int, now_ms: int) -> int:
-        """How many rows are due by now."""
+        """Return the number of rows that are due by now."""
         elapsed = int((now_ms - origin_ms) / 1000 * self.rows_per_second)
         return elapsed if self.rows is None else min(elapsed, self.rows)
 
@@ -116,7 +116,7 @@ class SyntheticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._stop_ms: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        # As if it had started a second ago: the first batch has rows, also in a run that ends when it has read all.
+        # The source began a second ago: so the first batch has rows, even in a run that ends when it has read all.
         return {"row": 0, "origin_ms": self._now_ms() - 1000}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -138,14 +138,14 @@ class SyntheticStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return generate(self.plan, partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is kept."""
+        """Do nothing: the source keeps no rows."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the source has nothing open."""
 
 
 def split(first: int, end: int, origin_ms: int, *, parts: int = 2, rows_min: int = 50_000) -> list[Rows]:
-    """The rows in up to `parts` ranges, none of them small."""
+    """Divide the rows into up to `parts` ranges, none of them small."""
     parts = max(1, min(parts, (end - first) // rows_min))
     edges = [first + (end - first) * n // parts for n in range(parts + 1)]
     return [Rows(low, high, origin_ms) for low, high in itertools.pairwise(edges)]
@@ -167,7 +167,7 @@ def type_of(kind: str) -> DataType:
             return BooleanType()
         case "timestamp":
             return TimestampType()
-    raise ValueError(f"{kind!r}: one of sequence, uniform:…, choice:…, text:…, boolean, timestamp")
+    raise ValueError(f"{kind!r} is not valid: use sequence, uniform:…, choice:…, text:…, boolean or timestamp")
 
 
 def generate(plan: Plan, rows: Rows) -> "Iterator[pyarrow.RecordBatch]":
@@ -212,7 +212,7 @@ def _column(kind: str, numbers: NDArray[numpy.int64], plan: Plan, origin_ms: int
 
 
 def _noise(numbers: NDArray[numpy.int64], seed: int) -> NDArray[numpy.uint64]:
-    """SplitMix64 of each number: random enough, and any row can be made without those before it."""
+    """Return SplitMix64 of each number: random enough, and any row can be made without those before it."""
     with numpy.errstate(over="ignore"):
         z = numbers.astype(numpy.uint64) + numpy.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % (1 << 64))
         z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-#: A value that an update did not touch and that is stored apart (TOAST): the message does not have it.
+#: Stands for a value that an update did not touch and that is stored apart (TOAST): the message does not have it.
 UNCHANGED: Final = object()
 Value = object
 Row = dict[str, Value]
 
 
 class BadMessage(ValueError):
-    """Bytes that are no message of pgoutput."""
+    """Bytes that are not a message of pgoutput."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Relation:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one row, and where in the order of the database it stands."""
+    """One change of one row, and its place in the order of the database."""
 
     relation: Relation
-    #: What the row is now; of a delete, the key or all of the row that was.
+    #: The row after the change; for a delete, the key or all of the deleted row.
     row: Row
     deleted: bool
     #: The row before the change: its key if that changed, or all of it with REPLICA IDENTITY FULL.
     old: Row | None
-    #: The end of the transaction's commit in the log of the database, and the number of the change in the transaction.
+    #: The end of the transaction's commit in the database's log, and the number of the change in the transaction.
     commit_lsn: int
     number: int
 
@@ -94,7 +94,7 @@ class _Reader:
 
 
 def commit_end(data: bytes) -> int | None:
-    """Where the log goes on behind a transaction, if this is the message of its commit."""
+    """Return where the log goes on after a transaction, if this is its commit message."""
     if data[:1] != b"C":
         return None
     reader = _Reader(data)
@@ -104,7 +104,7 @@ def commit_end(data: bytes) -> int | None:
 
 
 def changes(messages: Iterable[bytes]) -> Iterator[Change | Truncated]:
-    """Changes of whole transactions, in their order. Messages behind the last commit are ignored."""
+    """Yield the changes of whole transactions, in their order. Ignore messages behind the last commit."""
     relations: dict[int, Relation] = {}
     waiting: list[Change | Truncated] = []
     for data in messages:
@@ -128,7 +128,7 @@ def changes(messages: Iterable[bytes]) -> Iterator[Change | Truncated]:
                     yield _at(each, end)
                 waiting = []
             case b"O" | b"Y" | b"M":
-                continue  # where it came from, types, messages of applications: no change of a row
+                continue  # origins, types, messages of applications: not a change of a row
             case other:
                 raise BadMessage(f"a message of kind {other!r}")
 
@@ -169,6 +169,6 @@ def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], num
         raise BadMessage(f"message {kind!r} has a row of kind {letter!r}")
     row = reader.row(relation)
     if old is not None and is_whole:
-        # REPLICA IDENTITY FULL: the old row has the values that the update left alone. An old key has nulls in their place.
+        # REPLICA IDENTITY FULL: the old row has the values that the update left alone. An old key has nulls instead.
         row = {name: old[name] if value is UNCHANGED else value for name, value in row.items()}
     return Change(relation, row, False, old, 0, number)

@@ -1,11 +1,11 @@
 """Format `barnabas-postgres-changes`: the changes of a PostgreSQL table, from its log, in the order of its commits.
 
-A logical replication slot keeps the log from where the stream is. It is read with PostgreSQL's own functions
+A logical replication slot keeps the log from the stream's position on. It is read with PostgreSQL's own functions
 (`pg_logical_slot_peek_binary_changes`), over an ordinary connection and without a plugin: reading does not move the slot. An
-offset in the checkpoint is a place in the log (LSN); the slot moves on when Spark plans from there, as all before is done.
+offset in the checkpoint is a place in the log (LSN); the slot moves there when Spark plans from it, because all before is done.
 
-First comes a snapshot of the table, then what was changed since the slot was made. The slot is made before the snapshot is
-read, so nothing is missed; changes between the two come twice, which a table of changes can take (`cdc`). Rows are
+First comes a snapshot of the table, then the changes since the slot was created. The slot is created before the snapshot is
+read, so no change is missed; changes between the two come twice, which a table of changes can handle (`cdc`). Rows are
 those of the table, with `_deleted` and `_sequence`, which is the commit's place in the log and the number of the change in it.
 `_unchanged` names the large values that an update left alone: the log does not have them, so they are null in the row.
 """
@@ -44,11 +44,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 _ROWS_A_BATCH: Final = 8192
-#: A stream without changes moves on in the log this often.
+#: Bytes of the log after which a stream without changes moves on.
 _IDLE_BYTES: Final = 16 << 20
-#: A slot has one reader at a time: an attempt that died may hold it until the server notices.
+#: Pauses before the slot is tried again. It has one reader at a time: an attempt that died may hold it until the server
+#: notices.
 _BUSY_S: Final = (0.1, 0.2, 0.5, 1, 2, 4, 8, 15)
-#: In a snapshot, columns with the texts of values that Spark has no value for.
+#: Prefix of columns in a snapshot with the texts of values that Spark does not have.
 _BAD: Final = "barnabas_bad_"
 
 
@@ -66,7 +67,7 @@ class PostgresChangesSource(DataSource):
 
 @dataclass
 class LogRange(InputPartition):
-    """The snapshot, or what was committed behind `after` up to `upto`."""
+    """The snapshot, or the changes committed after `after` up to `upto`."""
 
     after: int
     upto: int
@@ -78,7 +79,7 @@ Offset = dict[str, Any]
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is `{"lsn": "0/16B3748", "snapshot": false}`; `snapshot` while that is still to be read."""
+    """An offset is `{"lsn": "0/16B3748", "snapshot": false}`; `snapshot` is true until the snapshot has been read."""
 
     def __init__(self, watched: Watched, schema: StructType) -> None:
         self.watched = watched
@@ -103,11 +104,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if slot > after:
             raise DatabaseError(
                 f"slot {self.watched.slot} is at {lsn_text(slot)}, past {start['lsn']} of the checkpoint: another reader uses "
-                "it, or it was dropped and made again. The changes between the two are lost. Start again, with a new checkpoint"
+                "it, or it was dropped and created again. Changes between the two are lost. Start again, with a new checkpoint"
             )
         if slot < after:
-            # Spark plans from where a batch has ended for good. It says so itself only a batch later, until when a limit would
-            # be used up by what has been read already.
+            # Spark plans from the end of a finished batch. It calls `commit` only a batch later; until then a limit would
+            # be used up by changes that have been read already.
             patiently(lambda: self.watched.advance(after))
         end = min(log, self._end) if self._end is not None else log
         if end <= after:
@@ -116,7 +117,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = [commit_end(data) or 0 for data in patiently(lambda: self.watched.peek(end, rows, commits=True))]
         latest = max([after, *found])
         if latest == after and end - after > _IDLE_BYTES:
-            latest = end  # other tables fill the log: let the server forget it
+            latest = end  # other tables fill the log: let the server delete it
         return _offset(latest, snapshot=False)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -131,10 +132,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_changes(self.watched, self.schema, partition)
 
     def commit(self, end: Offset) -> None:
-        """The slot moves on when the next batch is planned."""
+        """Do nothing: the slot moves on when the next batch is planned."""
 
     def stop(self) -> None:
-        """The slot stays: a query that starts again goes on from it."""
+        """Do nothing: the slot stays, and a query that starts again goes on from it."""
 
 
 def patiently(ask: Callable[[], Iterable[Any]], sleep: Callable[[float], None] = time.sleep) -> list[Any]:
@@ -178,7 +179,7 @@ def read_snapshot(watched: Watched, schema: StructType, part: LogRange) -> "Iter
 
 
 def _errors(batch: "pyarrow.RecordBatch", fit: "pyarrow.RecordBatch", shape: Shape, schema: StructType) -> list[object]:
-    """The error of each row of a snapshot, or None. Raises if a bad value is to fail the query."""
+    """Return the error of each row of a snapshot, or None. Raises if bad values fail the query."""
     problems: dict[int, list[str]] = {}
     for at, name in enumerate(batch.schema.names):
         texts = batch.column(at)

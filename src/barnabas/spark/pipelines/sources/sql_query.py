@@ -1,9 +1,9 @@
 """Format `barnabas-sql`: reads a table or a query of PostgreSQL or SQLite, once or as it grows; `sinks.sql` is its other side.
 
 A stream follows `cursor` columns, like the incrementing and timestamp modes of Kafka Connect's JDBC source: its offset in the
-checkpoint is the last cursor that it has read, and a batch is what lies behind it. Rows must not appear
-behind a cursor that has been read: a transaction that takes a number and commits late does that, so prefer (updated_at, id)
-with `delayMs` where writers overlap.
+checkpoint is the last cursor that it has read, and a batch has the rows after it. Rows must not appear
+before a cursor that has been read: a transaction that takes a number and commits late does that, so prefer (updated_at, id)
+with `delayMs` if writers overlap.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     import pyarrow
 
 _OPTIONS = ("uri", "table", "query", "cursor", "maxRowsPerTrigger", "delayMs")
-#: Names of PostgreSQL's types that are one character or bit long where no length follows, and what has no length.
+#: PostgreSQL's types that are one character or bit long without a length, and their names for any length.
 _ANY_LENGTH = {"character": "bpchar", "bit": "bit varying"}
-#: Where Arrow's driver says what PostgreSQL calls the type of a column.
+#: Key in Arrow's metadata with PostgreSQL's name of a column's type.
 _KIND = b"POSTGRESQL:type"
-#: The first day that PostgreSQL knows, 4714-11-24 BC, in days since 1970.
+#: PostgreSQL's first day, 4714-11-24 BC, in days since 1970.
 _DAY_MIN = -2_440_588
 _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True)
 class SqlQuery:
-    """The query, and how a stream follows it."""
+    """A query, and how a stream follows it."""
 
     database: Database
     #: A table's name, for messages, or the query.
@@ -126,7 +126,7 @@ class SqlSource(DataSource):
 
 @dataclass
 class SqlRange(InputPartition):
-    """Rows behind `after` up to `upto`; an empty one is no bound."""
+    """Rows after `after` up to `upto`; an empty one is no bound."""
 
     after: dict[str, list[str]] = field(default_factory=dict)
     upto: dict[str, list[str]] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class SqlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is open between calls."""
 
     def _last(self, start: dict[str, list[str]], end: dict[str, list[str]], rows: int | None) -> dict[str, list[str]]:
-        """The cursor of the last row to read: of all there is up to `end`, or of the first `rows`."""
+        """Return the cursor of the last row to read: of all rows up to `end`, or of the first `rows`."""
         database, columns = self.query.database, [self.query.database.quoted(each) for each in self.query.cursor]
         texts = ", ".join(f"CAST({column} AS TEXT) AS c{n}" for n, column in enumerate(columns))
         types = ", ".join(f"{database.type_of(column)} AS t{n}" for n, column in enumerate(columns))
@@ -200,7 +200,7 @@ class SqlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def bounds(query: SqlQuery, after: dict[str, list[str]], upto: dict[str, list[str]]) -> tuple[str, list[object]]:
-    """The condition of a range, and its parameters."""
+    """Return the condition of a range, and its parameters."""
     columns = [query.database.quoted(each) for each in query.cursor]
     conditions = [f"{column} IS NOT NULL" for column in columns]
     parameters: list[object] = []
@@ -214,19 +214,19 @@ def bounds(query: SqlQuery, after: dict[str, list[str]], upto: dict[str, list[st
     if query.delay_ms and query.database.dialect is Dialect.POSTGRESQL:
         conditions.append(f"{columns[0]} <= now() - interval '{query.delay_ms} milliseconds'")
     elif query.delay_ms:
-        # As times and not as texts: some write a T between day and hour. What SQLite cannot read as a time does not wait.
+        # Compare as times, not as texts: some writers put a T between day and hour. A text that is not a time does not wait.
         young = f"julianday({columns[0]}) > julianday('now', '-{query.delay_ms / 1000} seconds')"
         conditions.append(f"NOT coalesce({young}, FALSE)")
     return " AND ".join(conditions) or "TRUE", parameters
 
 
 def _bound(query: SqlQuery, text: str, kind: str) -> object:
-    """Versions of SQLite do not all make the same float of a text."""
+    """Return a parameter. Versions of SQLite do not all make the same float of a text."""
     return float(text) if query.database.dialect is Dialect.SQLITE and kind == "real" else text
 
 
 def read_range(query: SqlQuery, schema: StructType, part: SqlRange) -> "Iterator[pyarrow.RecordBatch]":
-    """The rows of a range, in order of the cursor, as Spark wants them."""
+    """Yield the rows of a range, in order of the cursor, with the types that Spark wants."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     columns = ", ".join(_column(query.database, each) for each in schema.fields)
     where, parameters = bounds(query, part.after, part.upto) if query.cursor else ("TRUE", [])
@@ -237,7 +237,7 @@ def read_range(query: SqlQuery, schema: StructType, part: SqlRange) -> "Iterator
 
 
 def _column(database: Database, column: StructField) -> str:
-    """Texts as PostgreSQL prints them, whatever type the column has there."""
+    """Return the expression of a column; a text is as PostgreSQL prints it, whatever type the column has there."""
     name = database.quoted(column.name)
     if database.dialect is Dialect.SQLITE or not isinstance(column.dataType, StringType):
         return name
@@ -245,7 +245,7 @@ def _column(database: Database, column: StructField) -> str:
 
 
 def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) -> "pyarrow.RecordBatch":
-    """The batch with exactly the types that Spark expects."""
+    """Return the batch with exactly the types that Spark expects."""
     import pyarrow
 
     arrays = []
@@ -257,13 +257,13 @@ def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) ->
             )
         storage = column.storage if isinstance(column, pyarrow.ExtensionArray) else column
         if pyarrow.types.is_integer(storage.type) and pyarrow.types.is_temporal(target.type):
-            # Seconds, milliseconds or days, since when? Arrow would take it for microseconds.
+            # The unit and the epoch of the number are unknown. Arrow would take it for microseconds.
             raise DatabaseError(
                 f"{what}, column {target.name}: a number and not a time: read it as bigint (schema=) and convert it"
             )
         if _has_infinity(storage):
             raise DatabaseError(
-                f"{what}, column {target.name}: infinity is no time of Spark's: read a query (query=) with "
+                f"{what}, column {target.name}: Spark has no infinite time: read a query (query=) with "
                 f"nullif({target.name}, 'infinity')"
             )
         try:
@@ -274,7 +274,7 @@ def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) ->
 
 
 def _has_infinity(column: "pyarrow.Array") -> bool:
-    """Arrow's driver counts PostgreSQL's times from 1970 on: those at the ends of the range wrap round to before its first."""
+    """Whether a time is infinite. Arrow's driver counts from 1970 on: the ends of PostgreSQL's range wrap round."""
     import pyarrow
     import pyarrow.compute as compute
 
@@ -289,8 +289,8 @@ def _has_infinity(column: "pyarrow.Array") -> bool:
 
 
 def read_as(given: "pyarrow.Field", kind: PostgresType | None) -> DataType:
-    """Spark's type of a column that Arrow's driver gives as `given`. The driver gives numerics as text, and types that it does
-    not know (ranges, composites) as bytes, and a uuid as sixteen bytes. They are read as text, as PostgreSQL prints them.
+    """Return Spark's type of a column that Arrow's driver gives as `given`. The driver gives numerics as text, types that it
+    does not know (ranges, composites) as bytes, and a uuid as sixteen bytes. They are read as text, as PostgreSQL prints them.
     """
     import pyarrow
 
@@ -304,7 +304,7 @@ def read_as(given: "pyarrow.Field", kind: PostgresType | None) -> DataType:
 
 
 def sqlite_type(declared: str) -> DataType:
-    """Spark's type for a column that SQLite declares so: by affinity, and by names that mean something to people."""
+    """Return Spark's type for a declared type of SQLite: by affinity, and by names with a usual meaning."""
     if "BOOL" in declared:
         return BooleanType()
     if "INT" in declared:

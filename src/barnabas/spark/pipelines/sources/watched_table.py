@@ -1,4 +1,4 @@
-"""The PostgreSQL table whose changes are read: its options, and what the server says of it, its publication and its slot."""
+"""The PostgreSQL table whose changes are read: its options, its description by the server, its publication and its slot."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ _OPTIONS: Final = (
 )
 _MODES: Final = ("FAIL", "PERMISSIVE")
 _NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
-#: How values are printed, whatever the server's default is.
+#: Settings for the form in which values are printed, whatever the server's default is.
 _OUTPUT: Final = (
     "datestyle TO 'ISO'",
     "intervalstyle TO 'postgres'",
@@ -42,7 +42,7 @@ _OUTPUT: Final = (
 
 @dataclass(frozen=True)
 class Facts:
-    """What the catalogue says of a table."""
+    """The server's description of a table."""
 
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...]
@@ -54,7 +54,7 @@ class Facts:
 
     @property
     def log_key(self) -> tuple[str, ...]:
-        """The columns by which the log knows the row of an UPDATE or DELETE; none if it knows no row."""
+        """Return the columns by which the log identifies the row of an UPDATE or DELETE; none if it cannot."""
         match self.identity:
             case "d":
                 return self.primary_key
@@ -142,7 +142,7 @@ class Watched:
         )
 
     def read_columns(self, facts: Facts) -> list[Column]:
-        """Those that are read. A generated column is not: the log does not have its values."""
+        """Return the columns to read. A generated column is not read: the log does not have its values."""
         known = {each.name: each for each in facts.columns}
         if unknown := sorted({*self.only, *self.exclude} - set(known)):
             raise DatabaseError(f"{self.table} has no column {', '.join(unknown)}; it has {', '.join(known)}")
@@ -200,7 +200,7 @@ class Watched:
         )
 
     def current(self, key: Mapping[str, str]) -> Row | None:
-        """The row of a key as it is now, in the texts that the log has; None if it is gone."""
+        """Return the current row of a key, in the texts of the log; None if it is gone."""
         quoted = self.database.quoted
         columns = {each.name: each for each in self.read_columns(self.facts())}
         texts = ", ".join(f"{text_of(quoted(name))} AS {quoted(name)}" for name in columns)
@@ -217,7 +217,7 @@ class Watched:
     # -- the publication and the slot -----------------------------------------------------------------------------------
 
     def start(self) -> int:
-        """Make publication and slot, unless they are there; returns where the slot begins."""
+        """Create publication and slot, unless they exist; return where the slot begins."""
         text = self.database.parameter
         with self.database.connect() as connection:
             facts = self._facts(connection)
@@ -240,7 +240,7 @@ class Watched:
         return self._slot()
 
     def _publish(self, connection: Any, facts: Facts) -> None:
-        """From then on PostgreSQL refuses every UPDATE and DELETE of a row that its log cannot name."""
+        """Publish the table. From then on PostgreSQL refuses every UPDATE and DELETE of a row that its log cannot identify."""
         table = self.database.quoted(self.table)
         if not facts.log_key:
             self._require_choice(facts)
@@ -252,7 +252,7 @@ class Watched:
         problem = (
             f"{self.database.name}: {self.table} has no primary key and no other replica identity. If it were published, "
             "PostgreSQL would refuse every UPDATE and DELETE of it from then on, also the application's own. Nothing was "
-            "made. "
+            "created. "
         )
         if facts.is_partitioned:
             raise DatabaseError(
@@ -303,7 +303,7 @@ class Watched:
         return lsn_number(row["lsn"])
 
     def place(self) -> int:
-        """Where the slot is."""
+        """Return the slot's position."""
         with self.database.connect() as connection:
             where = f"WHERE slot_name = {self.database.parameter(1, 'TEXT')}"
             query = f"SELECT confirmed_flush_lsn::text AS lsn FROM pg_replication_slots {where}"
@@ -316,9 +316,9 @@ class Watched:
         return lsn_number(rows[0]["lsn"])
 
     def peek(self, upto: int, rows: int | None = None, *, commits: bool = False) -> Iterator[bytes]:
-        """The messages behind the slot up to a place, or until so many have come and their transaction is complete.
+        """Yield the messages after the slot up to a place, or until `rows` have come and their transaction is complete.
 
-        `commits`: only those that end a transaction.
+        `commits`: only messages that end a transaction.
         """
         arguments = ", ".join(
             (
@@ -336,14 +336,14 @@ class Watched:
             yield from batch.column(0).to_pylist()
 
     def printed(self, query: str, given: Sequence[object] = ()) -> "Iterator[pyarrow.RecordBatch]":
-        """The rows of a query, with values printed alike in all of them."""
+        """Yield the rows of a query, with values printed in the same form for all queries."""
         with self.database.connect() as connection:
             for setting in _OUTPUT:
                 execute(connection, f"SET {setting}")
             yield from batches(connection, query, given)
 
     def advance(self, lsn: int) -> list[object]:
-        """Let the server forget its log before this place. Returns an empty list, as `patiently` wants a list."""
+        """Let the server delete its log before this place. Returns an empty list, because `patiently` wants a list."""
         where = f"{self.database.parameter(1, 'NAME')}, {self.database.parameter(2, 'PG_LSN')}"
         with self.database.connect() as connection:
             fetch(connection, f"SELECT 1 AS n FROM pg_replication_slot_advance({where})", [self.slot, lsn_text(lsn)])
@@ -352,7 +352,8 @@ class Watched:
 
 
 def text_of(column: str) -> str:
-    """As PostgreSQL prints it, and as the log has it. A cast drops the blanks of `char(n)` and gives an `inet` its mask."""
+    """Return the value as PostgreSQL prints and logs it. A cast would drop the blanks of `char(n)` and give an `inet` its
+    mask."""
     return f"CASE WHEN {column} IS NOT NULL THEN format('%s', {column}) END"
 
 

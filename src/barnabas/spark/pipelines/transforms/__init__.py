@@ -1,6 +1,6 @@
-"""Connect's transforms under the names that a Connect user knows, made of Spark's own expressions: no Python per record.
+"""Connect's transforms under their names in Connect, made of Spark's own expressions: no Python per record.
 
-Each is a value that `DataFrame.transform` takes, so they chain, and print as what they do:
+Each is a value that `DataFrame.transform` takes, so they can be chained, and printing one shows what it does:
 
     orders.transform(MaskField(["card"], of="data")).transform(RegexRouter(r"raw-(.*)", "$1"))
 

@@ -1,4 +1,4 @@
-"""What a transform is, and several as one."""
+"""The type of a transform, and a chain of several."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -10,7 +10,7 @@ Transform: TypeAlias = Callable[[DataFrame], DataFrame]
 
 
 def chain(*transforms: Transform) -> Transform:
-    """One transform out of several, first to last."""
+    """Return one transform that applies these from first to last."""
 
     def apply(df: DataFrame) -> DataFrame:
         for transform in transforms:

@@ -41,7 +41,7 @@ from barnabas.spark.pipelines._schema import columns_of
 
 @dataclass(frozen=True)
 class InsertField:
-    """Add fields with where a record came from (each argument is the new field's name), or with fixed values."""
+    """Add fields with the place of a record (each argument is the new field's name), or with fixed values."""
 
     topic: str | None = None
     partition: str | None = None
@@ -68,7 +68,7 @@ class InsertField:
 class ReplaceField:
     """Keep only some fields (`include`), leave some out (`exclude`), give others new names (`renames`).
 
-    As in Connect, `exclude` wins over `include`, and both speak of the old names. Paths may be excluded and renamed.
+    As in Connect, `exclude` wins over `include`, and both use the old names. Paths may be excluded and renamed.
     """
 
     include: Sequence[str] = ()
@@ -152,7 +152,7 @@ class MaskField:
         return F.lit(replacement)
 
 
-#: Connect's names of types, and Spark's.
+#: Spark's type for each name of a type in Connect.
 CONNECT_TYPES: Final[Mapping[str, str]] = {
     "int8": "tinyint",
     "int16": "smallint",
@@ -203,7 +203,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Flatten:
-    """Fields of structs become fields of their own, named by their path (`address.city`). Arrays and maps stay."""
+    """Make fields of structs to fields of their own, named by their path (`address.city`). Arrays and maps stay."""
 
     delimiter: str = "."
     of: str | None = None
@@ -224,7 +224,7 @@ class Flatten:
 
 @dataclass(frozen=True)
 class ExtractField:
-    """One field takes the place of the struct that holds it; of a null struct, null."""
+    """Put one field in place of the struct that holds it; null for a null struct."""
 
     field: str
     of: str = "value"
@@ -236,7 +236,7 @@ class ExtractField:
 
 @dataclass(frozen=True)
 class HoistField:
-    """The column `of` is wrapped in a struct with one field; with `of=None`, all columns in one struct column."""
+    """Wrap the column `of` in a struct with one field; with `of=None`, wrap all columns in one struct column."""
 
     field: str
     of: str | None = "value"
@@ -250,7 +250,7 @@ class HoistField:
 
 @dataclass(frozen=True)
 class ValueToKey:
-    """The key becomes a struct of these fields of the value."""
+    """Make a struct of these fields of the value the key."""
 
     fields: Sequence[str]
     of: str | None = "value"

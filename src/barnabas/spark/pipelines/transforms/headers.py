@@ -33,13 +33,13 @@ HEADERS_TYPE: Final = "array<struct<key: string, value: binary>>"
 
 
 def headers_or_none_yet(df: DataFrame) -> Column:
-    """The headers so far, never null, also of a source that was read without `includeHeaders`."""
+    """Return the record's headers, never null, also of a source that was read without `includeHeaders`."""
     nothing = F.array().cast(HEADERS_TYPE)
     return F.coalesce(column(HEADERS), nothing) if HEADERS in columns_of(df) else nothing
 
 
 def header(key: str, value: Column) -> Column:
-    """One header; a value that is not bytes is written as text."""
+    """Return one header; a value that is not bytes is written as text."""
     return F.struct(F.lit(key).alias("key"), value.alias("value"))
 
 
@@ -75,7 +75,7 @@ Move: TypeAlias = Literal["copy", "move"]
 
 @dataclass(frozen=True)
 class HeaderFrom:
-    """Copy or move fields into headers, one each."""
+    """Copy or move fields into headers, one field into one header."""
 
     fields: Sequence[str]
     headers: Sequence[str]
@@ -86,7 +86,7 @@ class HeaderFrom:
         if len(self.fields) != len(self.headers) or not self.fields:
             raise TransformError("HeaderFrom: as many headers as fields, and at least one")
         if self.operation not in ("copy", "move"):
-            raise TransformError(f"HeaderFrom: no operation {self.operation!r}: it is copy or move")
+            raise TransformError(f"HeaderFrom: operation {self.operation!r} is not valid: use copy or move")
 
     def __call__(self, df: DataFrame) -> DataFrame:
         known = fields_of(df, self.of, "HeaderFrom")

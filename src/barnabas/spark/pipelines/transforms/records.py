@@ -54,7 +54,7 @@ def _whole(pattern: str) -> str:
 
 @dataclass(frozen=True)
 class RegexRouter:
-    """Records whose topic matches the whole of `regex` go to `replacement`, in which `$1` is the first group."""
+    """Send records whose whole topic name matches `regex` to `replacement`, in which `$1` is the first group."""
 
     regex: str
     replacement: str
@@ -66,7 +66,7 @@ class RegexRouter:
 
 @dataclass(frozen=True)
 class TimestampRouter:
-    """The topic's name gets the record's time: `${topic}` and `${timestamp}` in `topic_format`, in UTC."""
+    """Put the record's time into the topic's name: `${topic}` and `${timestamp}` in `topic_format`, in UTC."""
 
     topic_format: str = "${topic}-${timestamp}"
     timestamp_format: str = "yyyyMMdd"
@@ -82,9 +82,10 @@ class TimestampRouter:
 
 @dataclass(frozen=True)
 class Route:
-    """Choose the topic by what a record says: the first condition that is true names it.
+    """Choose the topic by conditions: the first condition that is true names it.
 
-    `otherwise` is the topic of the rest; without it they keep the one they have, or none (and the sink's option decides).
+    `otherwise` is the topic of the other records; without it they keep their topic, or have none (then the sink's option
+    decides).
     """
 
     topics: Mapping[str, Column | str]

@@ -41,11 +41,11 @@ _PER_SECOND: Final[Mapping[str, int]] = {
 _MS_PER_DAY: Final = 86_400_000
 
 
-#: Of a pattern: text in quotes, a letter as often as it is repeated, or any other character.
+#: Parts of a pattern: text in quotes, a letter as often as it is repeated, or any other character.
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
 _ZONE_LETTERS: Final = "XxZzVO"
 _TIME_LETTERS: Final = "aBhKkHmsSAnN"
-#: What Java writes for UTC where a pattern has these letters; those of one letter serve for more of it.
+#: Java's text for UTC for these letters of a pattern; an entry of one letter is for longer ones, too.
 _ZONE_TEXTS: Final[Mapping[str, str]] = {
     "X": "Z",
     "x": "+00",
@@ -61,7 +61,7 @@ _ZONE_TEXTS: Final[Mapping[str, str]] = {
     "V": "UTC",
     "O": "GMT",
 }
-#: No clock of any time zone was changed on this day.
+#: A day on which no time zone changed its clocks.
 _PLAIN_DAY: Final = "2003-01-15"
 _US_PER_DAY: Final = 86_400_000_000
 
@@ -70,7 +70,7 @@ _US_PER_DAY: Final = 86_400_000_000
 class TimestampConverter:
     """Turn a point in time from one form into another: `string`, `unix`, `Date`, `Time` (milliseconds of the day), `Timestamp`.
 
-    What it is now follows from its type: a string is read by `format`, an integer by `unix_precision`. All of it in UTC,
+    The type gives the present form: a string is read by `format`, an integer by `unix_precision`. All of it in UTC,
     whatever the session's time zone. `field=""` converts the column `of` itself.
     """
 
@@ -82,9 +82,9 @@ class TimestampConverter:
 
     def __post_init__(self) -> None:
         if self.target_type not in ("string", "unix", "Date", "Time", "Timestamp"):
-            raise TransformError(f"TimestampConverter: no target type {self.target_type!r}")
+            raise TransformError(f"TimestampConverter: there is no target type {self.target_type!r}")
         if self.unix_precision not in _PER_SECOND:
-            raise TransformError(f"TimestampConverter: no precision {self.unix_precision!r}")
+            raise TransformError(f"TimestampConverter: there is no precision {self.unix_precision!r}")
         if self.target_type == "string" and not self.format:
             raise TransformError("TimestampConverter: a string needs a format")
 
@@ -127,7 +127,7 @@ class TimestampConverter:
             case "microseconds":
                 return F.timestamp_micros(value)
             case _:
-                # As decimals: a float has not all digits of nanoseconds, and rounds up to the next microsecond.
+                # As decimals: a float does not have all digits of nanoseconds, and rounds up to the next microsecond.
                 return F.timestamp_micros(F.floor(value.cast("decimal(20,0)") / 1000).cast("bigint"))
 
     def _written(self, instant: Column) -> Column:
@@ -155,12 +155,12 @@ class TimestampConverter:
                 return F.unix_micros(instant) * 1000
 
 
-# Spark itself goes through the time zone of the session wherever it can, in which an hour a year is missing and another one is
-# there twice. What follows does not.
+# Spark itself goes through the time zone of the session wherever it can, in which one hour a year is missing and another one
+# comes twice. The functions below do not.
 
 
 def utc_wall_clock(instant: Column) -> Column:
-    """A point in time as a clock in UTC shows it."""
+    """Return the time of a clock in UTC at a point in time."""
     micros = F.unix_micros(instant)
     days = F.floor(micros / F.lit(_US_PER_DAY).cast("decimal(20,0)")).cast("int")
     seconds = (F.pmod(micros, F.lit(_US_PER_DAY)) / F.lit(1_000_000).cast("decimal(20,0)")).cast("decimal(18,6)")
@@ -168,7 +168,7 @@ def utc_wall_clock(instant: Column) -> Column:
 
 
 def in_utc(instant: Column, pattern: str) -> Column:
-    """The text of a point in time, by a pattern of Java's, as a clock in UTC shows it."""
+    """Return the text of a point in time, by a pattern of Java's, as a clock in UTC shows it."""
     clock = utc_wall_clock(instant)
     day = clock.cast("date")
     time = _moment(_PLAIN_DAY) + F.make_dt_interval(F.lit(0), F.hour(clock), F.minute(clock), _seconds(clock))
@@ -183,12 +183,12 @@ def _tokens(pattern: str) -> list[str]:
 
 
 def _parts(pattern: str) -> list[tuple[Literal["day", "time", "zone"], str]]:
-    """A pattern in pieces that speak of the day, of the time, or of the zone; of that, what is to be written."""
+    """Divide a pattern into pieces for the day, the time, or the zone; for the zone, the text to write."""
     parts: list[tuple[Literal["day", "time", "zone"], str]] = []
     kind: Literal["day", "time"] = "day"
     for token in _tokens(pattern):
         if token in "[]":
-            continue  # what is optional is written
+            continue  # an optional part is written
         if token[0] in _ZONE_LETTERS:
             parts.append(("zone", _ZONE_TEXTS.get(token) or _ZONE_TEXTS[token[0]]))
             continue
@@ -213,5 +213,5 @@ def _moment(day: str) -> Column:
 
 
 def _seconds(wall_clock: Column) -> Column:
-    """With their fraction."""
+    """Return seconds with their fraction."""
     return F.extract(F.lit("SECOND"), wall_clock)

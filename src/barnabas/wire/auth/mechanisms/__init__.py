@@ -1,4 +1,4 @@
-"""SASL mechanisms, a module each. Importing this package imports all of them, and each registers its sides."""
+"""SASL mechanisms, one module each. Importing this package imports all of them, and each registers its sides."""
 
 import importlib
 import pkgutil

@@ -19,7 +19,7 @@ MECHANISM: Final = "OAUTHBEARER"
 _UNSECURED: Final = "unsecuredValidator"
 OAUTH_MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
-#: Exact in a float.
+#: Floats represent integers up to this exactly.
 _TIME_S_MAX: Final = 2.0**53
 _SEPARATOR: Final = "\x01"
 _NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
@@ -43,7 +43,7 @@ class BearerToken:
 
 
 class InsufficientScope(InvalidToken):
-    """The token is good, and does not grant what is required."""
+    """The token is valid but does not grant the required scope."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"the token lacks the scope {scope}")
@@ -52,7 +52,7 @@ class InsufficientScope(InvalidToken):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a token's claims must be."""
+    """The requirements for a token's claims."""
 
     scope_claim: str = "scope"
     principal_claim: str = "sub"
@@ -63,7 +63,7 @@ class TokenRules:
     needs_issued_at: bool = True
 
     def check(self, claims: Mapping[str, Json], *, now_ms: int) -> BearerToken:
-        """:raises InvalidToken: with what is wrong, in words for the log."""
+        """:raises InvalidToken: with the reason, for the log."""
         expires_ms = _time_ms(claims, "exp")
         if expires_ms is None:
             raise InvalidToken("the token has no end (claim exp)")
@@ -108,7 +108,7 @@ def _time_ms(claims: Mapping[str, Json], name: str) -> int | None:
     value = claims.get(name)
     if value is None:
         return None
-    # Not so far off that it cannot be counted in milliseconds: 1e308 is a number, too.
+    # Refuse times that cannot be counted in milliseconds: 1e308 is a number, too.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _TIME_S_MAX:
         raise InvalidToken(f"the token's claim {name} is not a time")
     return int(value * 1000)
@@ -130,7 +130,8 @@ def signed_validator(verify: Callable[[Jwt], None], rules: TokenRules, now_ms: C
 
 
 def unsecured_validator(options: Mapping[str, str], now_ms: Callable[[], int]) -> Validator:
-    """By the JAAS options `unsecuredValidator…`, as in Kafka. Tokens are not signed, so a client can claim to be any user."""
+    """Use the JAAS options `unsecuredValidator…`, as Kafka does. Tokens are not signed, so a client can claim to be any
+    user."""
     skew = options.get("unsecuredValidatorAllowableClockSkewMs", "").strip() or "0"
     if not skew.isdigit():
         raise ConfigError("sasl.jaas.config: unsecuredValidatorAllowableClockSkewMs is a number of milliseconds")
@@ -145,14 +146,16 @@ def unsecured_validator(options: Mapping[str, str], now_ms: Callable[[], int]) -
     def validate(text: str) -> BearerToken:
         token = parse_jwt(text)
         if token.header.get("alg") != "none" or token.is_signed:
-            raise InvalidToken("a signed token where unsecured ones are taken: who signed it could not be checked")
+            raise InvalidToken(
+                "the token is signed, but the listener takes unsecured tokens and cannot verify a signature"
+            )
         return rules.check(token.claims, now_ms=now_ms())
 
     return validate
 
 
 class OAuthServer:
-    """Owner: one connection. One token comes; after a refusal, the client's byte that says it has read it."""
+    """Owner: one connection. Receives one token and, after a refusal, the client's byte that confirms the refusal."""
 
     by_delegation_token = False
 
@@ -188,7 +191,7 @@ def _refusal(error: InvalidToken) -> str:
 
 
 def _parse_first(message: bytes) -> tuple[str, str]:
-    """(authorization id, token). Extensions are checked for their form; no setting here asks for their values."""
+    """Return (authorization id, token). The form of extensions is checked; no setting here uses their values."""
     match = _FIRST.fullmatch(message.decode("utf-8", "replace"))
     if match is None:
         raise SaslFailed("Invalid OAUTHBEARER client first message")
@@ -217,14 +220,14 @@ class OAuthClient:
 
     def respond(self, challenge: bytes) -> bytes | None:
         if challenge:
-            # A refusal. The server ends the exchange with its own error when it gets this.
+            # A refusal. After this byte the server ends the exchange with its own error.
             return _SEPARATOR.encode()
         self.is_complete = True
         return None
 
 
 def check_extensions(extensions: Mapping[str, str]) -> None:
-    """:raises ConfigError: for what cannot travel."""
+    """:raises ConfigError: if an extension cannot be encoded."""
     for name, value in extensions.items():
         if name == "auth" or not _EXTENSION_KEY.fullmatch(name):
             raise ConfigError(
@@ -244,7 +247,7 @@ def _server(sasl: ListenerSasl) -> Callable[[], OAuthServer]:
 
 
 def _validator(sasl: ListenerSasl) -> Validator:
-    """Tokens must be signed with a key of the key set. Unsigned ones are accepted only where the JAAS line says so."""
+    """Tokens must be signed with a key of the key set. Unsigned ones are accepted only if the JAAS line says so."""
     setting = sasl.setting
     url = setting("sasl.oauthbearer.jwks.endpoint.url")
     if isinstance(url, str) and url:

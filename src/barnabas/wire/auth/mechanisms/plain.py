@@ -11,7 +11,7 @@ MECHANISM: Final = "PLAIN"
 
 
 class PlainServer:
-    """Compares with the passwords of the settings. The error messages are Kafka's."""
+    """Compares with the passwords in the settings. The error messages are Kafka's."""
 
     expires_at_ms: int | None = None
     by_delegation_token = False
@@ -30,7 +30,7 @@ class PlainServer:
         if not password:
             raise SaslFailed("Authentication failed: password not specified")
         expected = self._passwords.get(user)
-        # Compared even for an unknown user, so that both take the same time.
+        # Compare even for an unknown user, so that both cases take the same time.
         matches = hmac.compare_digest((expected or "").encode(), password.encode())
         if expected is None or not matches:
             raise SaslFailed("Authentication failed: Invalid username or password")

@@ -1,6 +1,6 @@
 """SASL SCRAM (RFC 5802, RFC 7677) with SHA-256 and SHA-512, as Kafka speaks it: no channel binding.
 
-The server keeps no password: a credential proves one and cannot be turned back into it. Nonces are given by the caller.
+The server stores no passwords: a credential can verify a password but not reveal it. The caller provides the nonces.
 """
 
 import base64
@@ -20,7 +20,7 @@ from barnabas.wire.auth.jaas import JaasEntry
 from barnabas.wire.auth.registry import ListenerSasl, Login, client_side, server_side, user_and_password
 
 ITERATIONS_MIN: Final = 4096
-#: What a user has that does not exist: as Kafka's tools make them.
+#: Parameters of the credential for an unknown user, like those that Kafka's tools create.
 DECOY_SALT_BYTES: Final = 32
 DECOY_ITERATIONS: Final = 4096
 ITERATIONS_MAX: Final = 16384
@@ -53,7 +53,7 @@ _SERVER_FINAL: Final = re.compile(rf"(?:e=(?P<error>[^\x00,]+)|v=(?P<verifier>{_
 
 
 class ScramMechanism(IntEnum):
-    """The numbers are those of Describe and AlterUserScramCredentials."""
+    """Numbered as in Describe and AlterUserScramCredentials."""
 
     SHA_256 = 1
     SHA_512 = 2
@@ -81,7 +81,7 @@ BY_NAME: Final = {each.sasl_name: each for each in ScramMechanism}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScramCredential:
-    """What a server stores of a password."""
+    """The data that a server stores for a password."""
 
     salt: bytes
     stored_key: bytes
@@ -105,7 +105,7 @@ class ScramCredential:
         return ScramCredential.of_salted(mechanism, salted, salt=salt, iterations=iterations)
 
     def encode(self) -> str:
-        """As Kafka stores it among a user's settings."""
+        """Format as Kafka stores it among a user's settings."""
         return (
             f"salt={_b64(self.salt)},stored_key={_b64(self.stored_key)},server_key={_b64(self.server_key)},"
             f"iterations={self.iterations}"
@@ -113,7 +113,7 @@ class ScramCredential:
 
     @staticmethod
     def decode(text: str) -> "ScramCredential":
-        """:raises ValueError: without the text, which is half a secret."""
+        """:raises ValueError: without the text, because it is partly secret."""
         fields = dict(part.partition("=")[::2] for part in text.split(","))
         if set(fields) != {"salt", "stored_key", "server_key", "iterations"}:
             raise ValueError("a SCRAM credential has salt, stored_key, server_key and iterations")
@@ -128,7 +128,7 @@ class ScramCredential:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenCredential:
-    """A delegation token as SCRAM sees it: its id is the user, its HMAC in base64 the password."""
+    """A delegation token for SCRAM: its id is the user, its HMAC in base64 the password."""
 
     owner: str
     credential: ScramCredential
@@ -136,7 +136,7 @@ class TokenCredential:
 
 
 class ScramServer:
-    """Owner: one connection. Two tokens come, two go."""
+    """Owner: one connection. Receives two tokens and sends two."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class ScramServer:
         token_of: Callable[[str], TokenCredential | None] = lambda token_id: None,
         decoy_secret: bytes = b"",
     ) -> None:
-        """`token_of` answers for delegation tokens, which come with the extension `tokenauth=true`."""
+        """`token_of` returns delegation tokens, which clients use with the extension `tokenauth=true`."""
         self._mechanism = mechanism
         self._credential_of = credential_of
         self._token_of = token_of
@@ -168,7 +168,7 @@ class ScramServer:
         return self._first(token) if self._credential is None else self._final(self._credential, token)
 
     def _fail(self) -> SaslFailed:
-        """The same error for every cause, so that it reveals nothing. The message is Kafka's."""
+        """Return the same error for every cause, so that it reveals nothing. The message is Kafka's."""
         return SaslFailed(
             "Authentication failed during authentication due to invalid credentials with SASL mechanism "
             f"{self._mechanism.sasl_name}"
@@ -179,7 +179,7 @@ class ScramServer:
         if match is None:
             raise self._fail()
         self._claimed = _decode_name(match["name"])
-        # Names of users and of tokens are two worlds: the extension says which one is meant.
+        # Users and tokens may have the same names: the extension says which is meant.
         if "tokenauth=true" in match["extensions"].split(","):
             credential = self._take_token()
         else:
@@ -199,7 +199,8 @@ class ScramServer:
         return answer.encode()
 
     def _decoy(self) -> ScramCredential:
-        """No password fits it. An attacker cannot find out that a user does not exist: the salt is always the same."""
+        """Return a credential that no password matches. Its salt is constant, so an attacker cannot see that the user is
+        unknown."""
         mechanism, user = self._mechanism, self._claimed.encode("utf-8", "surrogatepass")
         salt = mechanism.hmac(self._decoy_secret, b"salt" + user)
         key = mechanism.hmac(self._decoy_secret, b"key" + user)
@@ -216,7 +217,7 @@ class ScramServer:
 
     def _final(self, credential: ScramCredential, token: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(token.decode("utf-8", "replace"))
-        # librdkafka before 2.6.1 repeats its own nonce in front of the server's. Kafka takes that, and the proof covers it.
+        # librdkafka before 2.6.1 puts its own nonce before the server's. Kafka accepts that, and the proof covers it.
         if match is None or not hmac.compare_digest(match["nonce"][-len(self._nonce) :], self._nonce):
             raise self._fail()
         mechanism = self._mechanism
@@ -232,7 +233,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """Proves a password, and makes the server prove that it knows it too."""
+    """Proves a password, and makes the server prove that it also knows the password."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The driver: what it picks, what it does with reports, and what happens when a log changes under a worker."""
+"""The driver: which log it picks, how it handles reports, and changes of a log under a worker."""
 
 import asyncio
 import errno
@@ -66,7 +66,7 @@ class Rig:
         log.update_high_watermark(log.log_end_offset)
 
     def tick(self) -> None:
-        """What was asked of threads is done, then the cleaner looks around."""
+        """Run the work for threads, then a survey of the cleaner."""
         self.broker.run()
         self.broker.run(BACKOFF_MS)
 
@@ -201,7 +201,7 @@ def test_a_truncated_log_keeps_its_segments_and_forgets_its_checkpoint(rig: Rig,
 
 
 def run_aside(worker: InlineWorker) -> list[Report]:
-    """The job, but nobody is told yet."""
+    """Run the job, but deliver no report yet."""
     assert worker.job is not None
     reports: list[Report] = []
     run_job(worker.job, reports.append)
@@ -370,7 +370,7 @@ def test_a_worker_without_descriptors_tries_again_after_a_pause(rig: Rig) -> Non
     assert rig.cleaner.is_cleaning(tp("t"))
 
 
-def test_an_error_of_a_job_that_was_aborted_harms_nobody(rig: Rig) -> None:
+def test_error_of_an_aborted_job_is_ignored(rig: Rig) -> None:
     rig.fill()
     rig.tick()
     rig.manager.delete(tp("t"))
@@ -437,7 +437,7 @@ def test_groups_are_swapped_as_they_come(rig: Rig) -> None:
     assert values(log) == [b"3"] * 3
 
 
-def test_stop_kills_the_job_and_waits_for_what_is_being_written(tmp_path: Path) -> None:
+def test_stop_kills_the_job_and_waits_for_pending_work(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     log = rig.fill()
     rig.tick()

@@ -149,7 +149,7 @@ def test_records_without_key_go(tmp_path: Path) -> None:
     assert done is not None and done.stats.invalid_records == 3
 
 
-def test_long_keys_are_told_apart_by_their_digest(log: CompactedLog) -> None:
+def test_long_keys_differ_by_their_digest(log: CompactedLog) -> None:
     long = [bytes([65 + number]) * size for number, size in enumerate((30, 31, 32, 63, 64, 65, 200))]
     log.put(*[(key, b"1") for key in long])
     log.put(*[(key, b"2") for key in long[::2]])
@@ -305,7 +305,7 @@ def test_a_batch_may_grow_past_max_message_bytes(tmp_path: Path, caplog: pytest.
     (batch,) = log.batches()
     assert batch.header.size_bytes > before
     assert len(batch.records) == 20
-    assert f"above max.message.bytes={before}" in caplog.text
+    assert f"raise max.message.bytes={before}" in caplog.text
 
 
 # -- producers

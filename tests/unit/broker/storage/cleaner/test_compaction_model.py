@@ -214,7 +214,7 @@ class Run:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(rounds, min_size=2, max_size=6))
-def test_compaction_leaves_what_it_must_and_nothing_else(
+def test_compaction_keeps_exactly_the_required_records(
     script: list[tuple[list[tuple[object, ...]], tuple[object, ...], tuple[object, ...]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -176,7 +176,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> CleanJob:
 
 
 class Output:
-    """What a filter writes to; the indexes as `IndexBuilder` has them."""
+    """The output of a filter; with indexes like those of `IndexBuilder`."""
 
     def __init__(self, interval_bytes: int) -> None:
         self.position = 0
@@ -209,7 +209,7 @@ def test_any_flags_leave_the_same_of_a_piece(job: CleanJob, script, damage, draw
         damaged([part], [(0, HEADER_SIZE + at % (len(part) - HEADER_SIZE), value, True)])
     piece = b"".join(parts)
     keys = DirtyMap(1 << 20, TransactionTracker(()))
-    # Nobody filters what could not be read.
+    # A piece that cannot be read is never filtered.
     assume(not isinstance(outcome(lambda: keys.index(piece)), str))
     count = len(keys.flags)
     flags = draw.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
@@ -249,7 +249,7 @@ def test_records_that_were_fewer_when_their_flags_were_made_stop_the_cleaning(jo
     builder.append(b"k", b"v", timestamp=0)
     batch_filter = COMPILED.batch_filter(job, TransactionTracker(()), CleanStats())
     batch_filter.output = Output(0)  # type: ignore[assignment]
-    with pytest.raises(Malformed, match="1 records, 0 when they were read first"):
+    with pytest.raises(Malformed, match="has 1 records, but it had 0 in the first pass"):
         batch_filter.filter(bytes(builder.build()), bytearray())
 
 
@@ -388,7 +388,7 @@ def test_the_compiled_loops_come_once_a_worker_has_had_enough_to_do(
     assert EngineChoice(worth=100).engine(replace(small, end_offset=109)) is PYTHON
 
 
-def test_what_is_clean_counts_by_its_bytes_and_all_bytes_count(job: CleanJob) -> None:
+def test_work_counts_the_clean_part_by_its_bytes(job: CleanJob) -> None:
     clean = job.segments[0]._replace(size_bytes=128 * 70, end_offset=10)
     job = replace(job, segments=(clean, clean._replace(end_offset=50)), first_dirty_offset=10, end_offset=50)
     assert engine.work_of(job) == 40 + 70 + 17
@@ -401,7 +401,7 @@ def test_without_numba_python_cleans(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(engine.importlib, "import_module", missing)
     with caplog.at_level(logging.INFO):
         assert load_compiled() is PYTHON
-    assert "there is no module numba; `pip install barnabas[fast]` brings it" in caplog.text
+    assert "module numba is missing: `pip install barnabas[fast]` adds it" in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("cannot cache function")])
@@ -433,7 +433,7 @@ def test_without_a_place_to_keep_machine_code_python_cleans(tmp_path: Path) -> N
     assert "numba can write its cache neither" in done.stderr
 
 
-def test_a_worker_cleans_with_what_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_cleans_with_the_chosen_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = CompactedLog(tmp_path)
     log.put((b"a", b"1"), (b"a", b"2"))
     log.roll()

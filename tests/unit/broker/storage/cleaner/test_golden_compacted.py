@@ -29,7 +29,7 @@ def opened(root: Path) -> CompactedLog:
     return log
 
 
-def test_what_kafka_has_cleaned_is_clean_by_its_own_checkpoint(log: CompactedLog) -> None:
+def test_log_cleaned_by_kafka_is_clean_by_its_checkpoint(log: CompactedLog) -> None:
     offsets = read_offsets(str(GOLDEN / names.CLEANER_OFFSET_CHECKPOINT))
     (checkpoint,) = offsets.values()
     log.checkpoint = checkpoint
@@ -37,7 +37,7 @@ def test_what_kafka_has_cleaned_is_clean_by_its_own_checkpoint(log: CompactedLog
     assert log.job() is None
 
 
-def test_cleaning_it_again_from_the_start_drops_only_what_came_again(log: CompactedLog) -> None:
+def test_second_cleaning_from_the_start_drops_only_repeated_keys(log: CompactedLog) -> None:
     before = log.batches()
     end = log.log.segments.active.base_offset
     done = log.clean()

@@ -39,7 +39,7 @@ def test_all_but_the_active_segment_is_dirty_at_first(log: CompactedLog) -> None
     assert not found.checkpoint_reset
 
 
-def test_what_lies_below_the_checkpoint_is_clean(log: CompactedLog) -> None:
+def test_log_is_clean_below_its_checkpoint(log: CompactedLog) -> None:
     found = dirty_range(log.log, 4, NOW_MS)
     assert (found.first_dirty_offset, found.end_offset) == (4, 6)
     assert (found.clean_bytes, found.dirty_bytes) == (size(log, 0, 2), size(log, 4))
@@ -92,7 +92,7 @@ def test_a_checkpoint_past_the_log_end_makes_everything_dirty(
 ) -> None:
     found = dirty_range(log.log, 7, NOW_MS)
     assert (found.first_dirty_offset, found.checkpoint_reset) == (0, True)
-    assert "counts as dirty" in caplog.text
+    assert "cleaning all of it" in caplog.text
 
 
 @pytest.mark.parametrize("policy", [{CLEANUP_COMPACT}, {CLEANUP_COMPACT, CLEANUP_DELETE}])

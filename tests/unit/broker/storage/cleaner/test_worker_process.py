@@ -54,7 +54,7 @@ def job_of(log: CompactedLog, *, bytes_per_second: float | None = None) -> Clean
 
 
 class Reports:
-    """What a worker said, and a wait for its last word."""
+    """The reports of a worker, and a wait for its last one."""
 
     def __init__(self) -> None:
         self.all: list[Report] = []
@@ -173,7 +173,7 @@ def test_an_idle_worker_ends_and_the_next_job_has_a_new_one(log: CompactedLog) -
     with_worker(test, idle_s=0.0)
 
 
-def test_a_job_that_comes_while_an_idle_worker_is_reaped_is_not_told_of_its_end(
+def test_job_that_comes_while_an_idle_worker_is_reaped_does_not_die_with_it(
     log: CompactedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reaping, may_end = threading.Event(), threading.Event()
@@ -207,7 +207,7 @@ def test_a_worker_that_cannot_be_started_is_a_dead_one(log: CompactedLog) -> Non
     with_worker(test, command=["/nonexistent/python"])
 
 
-def test_what_is_wrong_with_a_log_is_reported_and_the_worker_lives_on(log: CompactedLog) -> None:
+def test_damage_of_a_log_is_reported_and_the_worker_lives_on(log: CompactedLog) -> None:
     job = job_of(log)
     broken = replace(job, segments=(job.segments[0]._replace(size_bytes=job.segments[0].size_bytes + 5),))
     missing = replace(job, directory=job.directory + "-gone")
@@ -263,7 +263,7 @@ def test_the_worker_dies_with_its_parent(log: CompactedLog, tmp_path: Path) -> N
             assert ready, "the worker outlived its parent"
 
 
-def test_a_throttle_sleeps_for_what_was_spent_and_saves_nothing_up() -> None:
+def test_throttle_sleeps_for_the_bytes_and_saves_no_time_up() -> None:
     now, slept = [0.0], []
 
     def sleep_s(seconds: float) -> None:

@@ -238,7 +238,7 @@ def test_index_that_points_elsewhere_is_a_mismatch(partition: Path):
     assert re.search(r"  Index offset: \d+, log offset: \d+", outcome.err)
 
 
-def test_time_index_that_points_elsewhere_is_told(partition: Path):
+def test_time_index_with_wrong_offsets_is_reported(partition: Path):
     path = partition / "00000000000000000031.timeindex"
     data = bytearray(path.read_bytes())
     struct.pack_into(">q", data, 0, 5)
@@ -251,7 +251,7 @@ def test_time_index_that_points_elsewhere_is_told(partition: Path):
     assert "Indexed offset: 10031, found log offset: -1" in outcome.err
 
 
-def test_corrupt_snapshot_and_index_are_told_and_the_next_file_is_dumped(partition: Path):
+def test_corrupt_snapshot_and_index_are_reported_and_the_next_file_is_dumped(partition: Path):
     snapshot, index = partition / "00000000000000000031.snapshot", partition / "00000000000000000031.index"
     snapshot.write_bytes(b"\0\1garbage!")
     index.write_bytes(b"abc" * 5)
@@ -267,7 +267,7 @@ def test_corrupt_snapshot_and_index_are_told_and_the_next_file_is_dumped(partiti
     assert outcome.code == 1
 
 
-def test_offsets_that_are_missing_are_told_as_kafka_tells_them(tmp_path):
+def test_missing_offsets_are_reported_as_by_kafka(tmp_path):
     path = tmp_path / "00000000000000000000.log"
     builder = BatchBuilder(delete_horizon_ms=5_000, last_offset=9)
     builder.append(b"a", None, timestamp=1, offset=0)
@@ -278,7 +278,7 @@ def test_offsets_that_are_missing_are_told_as_kafka_tells_them(tmp_path):
     assert "deleteHorizonMs: OptionalLong[5000]" in outcome.out
 
 
-def test_old_formats_and_unknown_files_are_told(tmp_path):
+def test_old_formats_and_unknown_files_are_reported(tmp_path):
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(struct.pack(">qiIb", 0, 40, 0, 1) + bytes(35))
     other = tmp_path / "notes.txt"
@@ -381,7 +381,7 @@ def shown_offsets(key: bytes | None, value: bytes | None) -> tuple[str | None, s
     return OffsetsDecoder().decode(Record(7, 0, key, value))
 
 
-def test_offsets_decoder_shows_deletions_new_groups_and_what_it_cannot_read():
+def test_offsets_decoder_shows_deletions_new_groups_and_unreadable_records():
     key = encode_versioned(OffsetCommitKey(group="g", topic="t", partition=1), 1)
     assert shown_offsets(key, None) == ('{"type":"1","data":{"group":"g","topic":"t","partition":1}}', "<DELETE>")
     key = encode_versioned(ConsumerGroupMetadataKey(group_id="g"), 3)
@@ -425,7 +425,7 @@ def test_members_of_other_protocols_keep_their_bytes():
     assert '"subscription":"//4="' in shown_offsets(key, encode_versioned(value, 3))[1]
 
 
-def test_transaction_decoder_shows_deletions_and_what_it_cannot_read():
+def test_transaction_decoder_shows_deletions_and_unreadable_records():
     decoder = TransactionLogDecoder()
     key = encode_versioned(TransactionLogKey(transactional_id="x"), 0)
     assert decoder.decode(Record(7, 0, key, None)) == ("transaction_metadata::transactionalId=x", "<DELETE>")

@@ -26,7 +26,7 @@ def test_kafkas_offset_checkpoints_are_read_and_written_again(name: str, tmp_pat
     assert copy.read_bytes() == (BROKER / name).read_bytes()
 
 
-def test_kafkas_offset_checkpoint_says_what_it_says():
+def test_offset_checkpoint_of_kafka_is_read():
     offsets = checkpoints.read_offsets(str(BROKER / "recovery-point-offset-checkpoint"))
     assert offsets[TopicPartition("__transaction_state", 0)] == 13
     assert offsets[TopicPartition("segments", 0)] == 200
@@ -103,7 +103,7 @@ def test_file_without_entries_has_none(tmp_path, content: bytes):
         (b"0\n1\nt\xff 0 0\n", 3, "not UTF-8 text"),
     ],
 )
-def test_malformed_offset_checkpoint_is_told_with_path_and_line(tmp_path, content: bytes, line: int, why: str):
+def test_error_of_a_malformed_offset_checkpoint_names_path_and_line(tmp_path, content: bytes, line: int, why: str):
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=why) as caught:
@@ -115,7 +115,7 @@ def test_malformed_offset_checkpoint_is_told_with_path_and_line(tmp_path, conten
 
 
 @pytest.mark.parametrize("content", [b"0\n1\n1\n", b"0\n1\n1 2 3\n", b"0\n1\n-1 0\n", b"0\n1\n0 -1\n", b"0\n1\na b\n"])
-def test_malformed_epoch_checkpoint_is_told(tmp_path, content: bytes):
+def test_malformed_epoch_checkpoint_raises_an_error(tmp_path, content: bytes):
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
@@ -129,7 +129,7 @@ def test_malformed_epoch_checkpoint_is_told(tmp_path, content: bytes):
      b"version: 0\ntopic_id: short", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA", b"version: 0\ntopic_id:",
      b"version: 0\ntopic_id: \xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"],
 )  # fmt: skip
-def test_malformed_partition_metadata_is_told(tmp_path, content: bytes):
+def test_malformed_partition_metadata_raises_an_error(tmp_path, content: bytes):
     path = tmp_path / "partition.metadata"
     path.write_bytes(content)
     with pytest.raises(CheckpointError):

@@ -55,7 +55,7 @@ def test_assigning_the_current_epoch_again_is_no_news():
     assert not cache.dirty and store.written == [[(1, 10)]]
 
 
-def test_assigning_removes_what_contradicts_it():
+def test_assigning_removes_contradicting_entries():
     cache = cache_of((1, 10), (2, 20), (3, 30))
     assert cache.assign(4, 20)
     assert cache.entries == [(1, 10), (4, 20)]
@@ -118,7 +118,7 @@ actions = st.lists(
 
 @given(actions=actions, asked=st.integers(0, 40))
 @settings(deadline=None)
-def test_cache_says_what_the_epochs_of_the_records_say(actions, asked: int):
+def test_cache_agrees_with_the_epochs_of_the_records(actions, asked: int):
     """The model is the log: one epoch a record. A leader that wrote nothing leaves no mark (count 0 is skipped)."""
     cache = LeaderEpochCache()
     log: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""meta.properties: Kafka's bytes, and directories that belong to somebody else."""
+"""meta.properties: Kafka's bytes, and directories that belong to another broker."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_round_trip(tmp_path_factory, version, cluster, broker_id, with_director
         (b"cluster.id=\\u12\n", "four hexadecimal digits"),
     ],
 )
-def test_malformed_file_is_told_with_its_path(tmp_path, content: bytes, why: str):
+def test_error_of_a_malformed_file_names_its_path(tmp_path, content: bytes, why: str):
     path = tmp_path / "meta.properties"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=why) as caught:

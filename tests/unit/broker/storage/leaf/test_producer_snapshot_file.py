@@ -1,4 +1,4 @@
-"""Producer snapshots: Kafka's bytes, both ways; damage is told."""
+"""Producer snapshots: Kafka's bytes, both ways; damage raises an error."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def test_only_the_last_batch_of_a_producer_is_kept():
         (b"\0\1" + bytes(8), r"CRC is no longer valid\). Stored crc: 0"),
     ],
 )
-def test_what_is_no_snapshot_is_told_apart(data: bytes, why: str):
+def test_invalid_snapshot_raises_an_error(data: bytes, why: str):
     with pytest.raises(CorruptSnapshot, match=why):
         producer_snapshot.decode(data)
 

@@ -144,7 +144,7 @@ def test_producer_that_is_not_known_may_start_anywhere(log: Log):
     log.produce(79)
 
 
-def test_follower_takes_what_the_leader_took_and_says_what_is_odd(log: Log):
+def test_follower_accepts_the_leaders_batches_and_warns_of_irregular_ones(log: Log):
     log.produce(0, epoch=5)
     plan = log.append(log.data(9, epoch=4), origin=AppendOrigin.REPLICATION)
     assert "smaller than the last seen epoch 5" in plan.appends[0].warnings[0]

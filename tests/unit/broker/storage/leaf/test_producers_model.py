@@ -37,7 +37,7 @@ class Reference:
             for _, first, size, offset in mine[-5:]:
                 if (first, size) == (sequence, count):
                     return ErrorCode.UNKNOWN_PRODUCER_ID if txn and self.has_ended(offset) else offset
-            # From before a restart: nobody knows where, but it was written.
+            # A batch from before a restart: its offset is unknown, but it was written.
             if self.restored and 0 < len(mine) < 5 and sequence + count <= mine[0][1] < sequence + MODULUS // 2:
                 return ErrorCode.UNKNOWN_PRODUCER_ID if txn and self.has_ended(mine[0][3] - 1) else -1
         if epoch < self.epoch:
@@ -156,7 +156,7 @@ class ProducersModel(RuleBasedStateMachine):
         batches=st.lists(st.tuples(PIDS, st.integers(1, 3), st.sampled_from(["data", "txn", "txn", "end"])), max_size=8)
     )
     def leader_sends(self, batches):
-        """What a leader accepted comes in one fetch: many batches, of many producers, markers between them."""
+        """Send the leader's batches in one fetch: many batches, of many producers, with markers between them."""
         fetched = []
         ended = []
         for pid, count, kind in batches:

@@ -199,7 +199,7 @@ def test_sanity_check_finds_the_zero_tail_that_a_crash_leaves(index: OffsetIndex
         (struct.pack(">iiii", 5, 10, 6, 0), "not above the first"),
     ],
 )
-def test_sanity_check_finds_what_cannot_be(tmp_path, data: bytes, why: str):
+def test_sanity_check_finds_impossible_entries(tmp_path, data: bytes, why: str):
     path = tmp_path / "x.index"
     path.write_bytes(data)
     index = OffsetIndex(str(path), 100)

@@ -144,7 +144,7 @@ def test_sanity_check_finds_the_zero_tail_that_a_crash_leaves(index: TimeIndex):
         (struct.pack(">qiqi", 5, 3, 6, 2), "not above the first"),
     ],
 )
-def test_sanity_check_finds_what_cannot_be(tmp_path, data: bytes, why: str):
+def test_sanity_check_finds_impossible_entries(tmp_path, data: bytes, why: str):
     path = tmp_path / "x.timeindex"
     path.write_bytes(data)
     index = TimeIndex(str(path), 100)

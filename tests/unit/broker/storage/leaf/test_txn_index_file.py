@@ -68,7 +68,7 @@ def test_collect_and_truncate_against_a_list(tmp_path_factory, sizes, start, len
         spans.append((max(0, last - reach), last))
     model = []
     for number, (first, last) in enumerate(spans):
-        # As the log has it: what is stable once this one ends is what lies below those that are still open.
+        # As in the log: the last stable offset after this end is the start of the first transaction that is still open.
         still_open = [other for other, _ in spans[number + 1 :] if other <= last]
         model.append(txn(first, last, min([*still_open, last + 1])))
         index.append(model[-1])
@@ -115,7 +115,7 @@ def test_torn_entry_is_not_counted_and_is_written_over(index: TransactionIndex):
         (encode(txn(100, 105, 106)) * 2, "does not end after the one before"),
     ],
 )
-def test_sanity_check_finds_what_cannot_be(tmp_path, data: bytes, why: str):
+def test_sanity_check_finds_impossible_entries(tmp_path, data: bytes, why: str):
     path = tmp_path / "x.txnindex"
     path.write_bytes(data)
     with pytest.raises(CorruptIndex, match=why):

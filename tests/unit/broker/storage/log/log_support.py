@@ -137,7 +137,7 @@ class Partition:
         return self.open(clean=True, log_start_offset=start)
 
     def crash(self, *, recovery_point: int | None = None) -> Log:
-        """The process dies: what is in the page cache stays, nothing more is written."""
+        """Kill the process: the page cache stays, nothing more is written."""
         point = self.log.recovery_point if recovery_point is None else recovery_point
         start = self.log.log_start_offset
         self.log.abandon()

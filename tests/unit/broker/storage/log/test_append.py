@@ -1,4 +1,4 @@
-"""What a leader accepts, what it makes of it, and what it refuses; what a follower takes over."""
+"""Appends: a leader accepts, changes or refuses a client's batches; a follower takes over the leader's."""
 
 import struct
 from dataclasses import replace
@@ -154,7 +154,7 @@ def test_every_flipped_bit_under_the_crc_is_found(partition: Partition) -> None:
     ],
     ids=["base offset", "negative delta", "no records", "count", "sequence", "control"],
 )
-def test_what_only_clients_must_not_send_is_refused(partition: Partition, data: bytearray, words: str) -> None:
+def test_batches_that_only_clients_must_not_send_are_refused(partition: Partition, data: bytearray, words: str) -> None:
     error = refusal(partition, data)
     assert error.code is ErrorCode.INVALID_RECORD
     assert words in str(error)
@@ -353,7 +353,7 @@ def test_a_producer_of_which_compaction_left_nothing_may_go_on(partition: Partit
     assert lead(partition, idempotent(6)).first_offset == 10
 
 
-def test_a_producer_may_repeat_what_the_snapshot_of_a_clean_stop_has_forgotten(partition: Partition) -> None:
+def test_producer_may_repeat_batches_that_the_snapshot_of_a_clean_stop_lacks(partition: Partition) -> None:
     for sequence in range(5):
         lead(partition, idempotent(sequence))
     partition.reopen()
@@ -365,7 +365,7 @@ def test_a_producer_may_repeat_what_the_snapshot_of_a_clean_stop_has_forgotten(p
     for sequence in range(5, 9):
         lead(partition, idempotent(sequence))
     assert refusal(partition, idempotent(3)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
-        "no producer has six under way"
+        "no producer has six batches in flight"
     )
 
 

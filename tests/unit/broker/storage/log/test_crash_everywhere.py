@@ -218,7 +218,7 @@ def run_to(root: Path, scenario: Scenario, fuse: Fuse, crash_at: int | None, tor
         step = str(crash)
     fuse.disarm()
     partition.log.abandon()
-    # What was checkpointed is what held before: the crash came first.
+    # The checkpoint has the former values: the crash came before it was written.
     recovered = partition.open(clean=False, recovery_point=min(recovery_point, 20), log_start_offset=start)
     found = contents(recovered)
     scenario.check(before, found, step)
@@ -229,7 +229,7 @@ def run_to(root: Path, scenario: Scenario, fuse: Fuse, crash_at: int | None, tor
 
 
 def check_usable(partition: Partition, found: list[Entry]) -> None:
-    """What is recovered can be appended to, is found again after a clean stop, and its epochs agree with its records."""
+    """Check that the recovered log takes appends, survives a clean stop, and has epochs that agree with its records."""
     log = partition.log
     latest = log.latest_epoch or 0
     for segment in log.segments:

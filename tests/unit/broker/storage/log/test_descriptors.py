@@ -105,7 +105,7 @@ def test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of
             is_done = False
         disk.left = None
         if all(descriptors.are_exhausted(fault.cause) for fault in partition.faults):
-            # Nobody closes it: it must be what it says, and go on.
+            # The log stays open: its state must be right, and it must go on.
             end = log.log_end_offset
             assert [entry.offset for entry in contents(log)] == list(range(log.log_start_offset, end))
             lead(partition)
@@ -118,7 +118,7 @@ def test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of
 
 
 def test_index_beside_which_the_other_cannot_be_opened_gives_its_descriptor_back(tmp_path: Path) -> None:
-    """Nobody knew of its map any more. It kept a descriptor, while none was free, for as long as the error was kept."""
+    """Its map was lost, and kept a descriptor, while none was free, for as long as the error object lived."""
     disk = FullProcess()
     partition = Partition(tmp_path, disk=disk)
     partition.fill(40)
@@ -133,7 +133,7 @@ def test_index_beside_which_the_other_cannot_be_opened_gives_its_descriptor_back
 
 
 class BusyProcess(QuickDisk):
-    """Has `free` descriptors; what is closed is free again. None: as many as are asked for."""
+    """Has `free` descriptors; closing a file frees one. None: no limit."""
 
     __slots__ = ("free",)
 
@@ -303,8 +303,8 @@ def test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again(tmp_
     assert [entry.offset for entry in contents(log)] == [0, 1, *range(after, 80)]
 
 
-def test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again(tmp_path: Path) -> None:
-    """They began where it came again: the replica would have told others that the epochs before had lasted until then."""
+def test_leader_epochs_of_a_failed_append_are_unknown_until_it_is_repeated(tmp_path: Path) -> None:
+    """The epochs began where the append was repeated: the replica would have reported that earlier epochs lasted until then."""
     disk = FullProcess()
     partition = Partition(tmp_path, disk=disk)
     partition.fill(5, epoch=0)
@@ -370,9 +370,9 @@ def test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_n
     assert left > 8
 
 
-def test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk(tmp_path: Path) -> None:
-    """Without a descriptor they are written later. Told that it has failed, a follower went on with a log that had begun anew,
-    and a kill before the next checkpoint could take what it wrote."""
+def test_restart_of_a_log_is_reported_when_its_bounds_are_on_disk(tmp_path: Path) -> None:
+    """Without a descriptor they are written later. When it got an error, a follower continued with a log that had restarted,
+    and a kill before the next checkpoint could take its new records."""
     partition = Partition(tmp_path)
     partition.fill(10)
     faults: list[OSError | None] = [OSError(errno.EMFILE, "Too many open files"), None]
@@ -404,7 +404,7 @@ def test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_d
     assert not [name for name in partition.files() if name.endswith(".deleted")]
 
 
-def test_segment_begins_with_what_is_known_of_producers_or_not_at_all(tmp_path: Path) -> None:
+def test_segment_without_a_producer_snapshot_is_not_created(tmp_path: Path) -> None:
     """A replica that begins after the copy of the segment before knows of producers and open transactions only what the file
     there tells."""
     for given in range(100):

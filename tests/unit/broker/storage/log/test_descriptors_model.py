@@ -35,7 +35,7 @@ class World:
         self.partition.env.pool.repair = IndexRepairs(self.partition.env).begin
         self.held: dict[int, bytes] = {}
         self.epoch = 0
-        self.changes = (self.lead, self.lead, self.follow, self.transact, self.roll, self.cut, self.start_anew,
+        self.changes = (self.lead, self.lead, self.follow, self.transact, self.roll, self.cut, self.restart,
                         self.delete, self.flush, self.configure, self.look_up, self.open_again)  # fmt: skip
 
     @property
@@ -96,7 +96,7 @@ class World:
         self.epoch += 1
         self.held = {at: value for at, value in self.held.items() if at < offset}
 
-    def start_anew(self) -> None:
+    def restart(self) -> None:
         self.log.truncate_fully_and_start_at(self.log.log_end_offset + self.rng.randint(0, 3))
         self.epoch += 1
         self.held.clear()
@@ -132,7 +132,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_log_of_a_process_with_few_descriptors_holds_what_it_took(tmp_path: Path, seed: int) -> None:
+def test_log_of_a_process_with_few_descriptors_keeps_accepted_records(tmp_path: Path, seed: int) -> None:
     world = World(tmp_path, seed)
     for _ in range(70):
         world.step()

@@ -10,7 +10,8 @@ from barnabas.base.host.disk import TMP_SUFFIX
 from barnabas.broker.replication.log_waits import read_log
 from barnabas.broker.storage.index_build import IndexBuilder
 from barnabas.broker.storage.index_repair import IndexRepairs
-from barnabas.broker.storage.segment import IndexUnderRepair, Segment
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
+from barnabas.broker.storage.segment import Segment
 from tests.manual_time import ManualThreads
 from tests.unit.broker.storage.log.log_support import NOW_MS, Partition, contents
 
@@ -19,7 +20,7 @@ FIRST = f"{0:020d}"
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Partition:
-    """Two segments and more; the indexes of the first cannot be right, which nobody knows yet."""
+    """Two segments and more; the indexes of the first are damaged, which has not been noticed yet."""
     partition = Partition(tmp_path, manual_threads=True)
     partition.fill(40)
     threads = partition.threads
@@ -74,9 +75,9 @@ def test_repair_ends_at_a_batch_whose_offset_is_damaged(damaged: Partition, offs
     found.release()
 
 
-def test_repair_that_could_not_begin_is_begun_by_the_next_who_reads(damaged: Partition) -> None:
-    """There was no descriptor free for the log. The segment counted as under repair for ever: nobody could read it, and whoever
-    waited for the end, a coordinator that loads or a move, never went on."""
+def test_repair_that_could_not_begin_begins_with_the_next_read(damaged: Partition) -> None:
+    """There was no descriptor free for the log. The segment counted as under repair for ever: no read succeeded, and parts that
+    waited for the end of the repair, a loading coordinator or a move, never continued."""
     repair = damaged.env.pool.repair
     assert repair is not None
 

@@ -1,4 +1,4 @@
-"""What a crash, a bad disk or a careless hand left: opened, repaired, and said in the log."""
+"""Logs after a crash, a disk error or manual deletions: opened, repaired, and reported in the log."""
 
 import struct
 import zlib
@@ -116,7 +116,7 @@ def test_only_segments_from_the_recovery_point_on_are_read(tmp_path: Path) -> No
 def test_flipped_bits_and_garbage_never_become_records(
     tmp_path_factory: pytest.TempPathFactory, where: float, bit: int, data: bytes, kind: str
 ) -> None:
-    """Anywhere in any log file: what is read after recovery is a prefix of what was written."""
+    """Flip a byte anywhere in any log file: the records after recovery are a prefix of the written ones."""
     partition = Partition(tmp_path_factory.mktemp("flip"), CONFIG)
     partition.fill(25, epoch=2)
     before = contents(partition.log)
@@ -139,7 +139,7 @@ def test_flipped_bits_and_garbage_never_become_records(
     partition.append(b"goes on", epoch=2**31 - 1)
 
 
-def test_recovery_writes_what_a_clean_stop_would_have(partition: Partition) -> None:
+def test_recovery_writes_the_same_indexes_and_epochs_as_a_clean_stop(partition: Partition) -> None:
     partition.fill(60, epoch=4)
     partition.log.close()
     clean = index_bytes(partition)
@@ -267,7 +267,7 @@ def test_segments_in_doubt_that_leave_a_hole_are_dropped(
     assert len(log.segments) == 1
 
 
-def test_holes_stay_where_nobody_knows_what_was_flushed(partition: Partition) -> None:
+def test_holes_stay_if_the_recovery_point_is_unknown(partition: Partition) -> None:
     """A lost checkpoint must not cost a log that was compacted once."""
     for base in (0, 50, 100):
         partition.log.append_as_follower(batch([b"x" * 1200], base_offset=base, leader_epoch=0), now_ms=NOW_MS)
@@ -322,9 +322,9 @@ def test_new_epochs_reach_the_file_with_a_flush_and_the_records_before(partition
     partition.fill(5, epoch=3)
     partition.log.assign_epoch_start(4)
     assert file.read_text() == before
-    partition.log.abandon()  # killed: what is in the page cache stays
+    partition.log.abandon()  # killed: the page cache stays
     log = partition.open(clean=False)
-    # Of epoch 4 there is no record, so nobody else can know it either.
+    # Epoch 4 has no record, so no other replica can know it either.
     assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (3, 10)]
     log.assign_epoch_start(5)
     log.flusher.flush()
@@ -358,7 +358,7 @@ def test_a_corrupt_snapshot_is_replaced_by_an_older_one_and_replay(
     entry = log.producers.entry(8)
     assert entry is not None
     assert entry.last_sequence == 39
-    assert "dropping producer snapshot" in caplog.text
+    assert "deleting an unreadable producer snapshot" in caplog.text
 
 
 def test_a_log_start_above_everything_empties_the_log(partition: Partition, caplog: pytest.LogCaptureFixture) -> None:
@@ -370,7 +370,7 @@ def test_a_log_start_above_everything_empties_the_log(partition: Partition, capl
     assert "files were removed" in caplog.text
 
 
-def test_a_log_whose_files_are_all_gone_starts_where_it_was_told(partition: Partition) -> None:
+def test_log_whose_files_are_all_gone_starts_at_its_checkpoint(partition: Partition) -> None:
     partition.fill(10)
     partition.log.close()
     for path in partition.directory.iterdir():
@@ -472,7 +472,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction(
 
 
 @pytest.mark.parametrize("between", [keep, Partition.reopen, Partition.crash], ids=["live", "clean", "crash"])
-def test_aborted_transactions_are_known_to_those_who_read_over_them(
+def test_reads_across_segments_get_aborted_transactions(
     partition: Partition, between: Callable[[Partition], object]
 ) -> None:
     transactional(partition, 1, b"aborted", b"too", sequence=0)
@@ -604,7 +604,7 @@ def test_records_of_a_killed_process_are_on_disk_before_they_count_where_flush_m
 
 
 def test_indexes_that_are_built_again_are_on_disk_before_they_get_their_names(tmp_path: Path) -> None:
-    """Their segment is below the recovery point: nobody flushes it. They were written over in place. A second power cut left
+    """Their segment is below the recovery point, so no flush syncs it. They were written over in place. A second power cut left
     the length of the old ones with entries of the new, and timestamps were not found. Storage seed 44287."""
     disk = NotesOrder()
     partition = Partition(tmp_path, disk=disk)
@@ -649,7 +649,7 @@ def test_damage_where_producers_or_transactions_are_read_again_keeps_the_log_fro
             path.write_bytes(b"\x07" * 34)
     log = partition.open(clean=False, recovery_point=active)
     assert log.log_end_offset == 40
-    assert "not all known" in caplog.text or "only to the damage" in caplog.text
+    assert "some producers are unknown" in caplog.text or "the log is damaged" in caplog.text
     transactional(partition, 2, b"y", sequence=0)
     end(partition, 2, commit=False)
     assert [txn.producer_id for txn in log.aborted_transactions(40, 42)] == [2]
@@ -672,9 +672,9 @@ class NotesCuts(NotesOrder):
         self.done.append(("cut", Path(f"/proc/self/fd/{fd}").readlink().name))
 
 
-def test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut(tmp_path: Path) -> None:
-    """A second power cut could bring it back, and leave the cut: of a compacted log the hole between them would be taken for
-    the work of a compaction, and nobody would ever fetch what was in it."""
+def test_segments_after_a_damaged_one_are_gone_for_good_before_it_is_cut(tmp_path: Path) -> None:
+    """A second power cut could bring it back, and leave the cut: in a compacted log the hole between them would count as the
+    work of compaction, and the missing records would never be fetched."""
     disk = NotesCuts()
     partition = Partition(tmp_path, replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT})), disk=disk)
     partition.fill(20)
@@ -738,7 +738,7 @@ def test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again(
     log = partition.open(clean=False, recovery_point=end)
     assert log.aborted_transactions(0, 2) == expected
     assert not list(partition.directory.glob("*.deleted"))
-    # What a compaction replaced is still there for a while, log and all: that says nothing of what took its place.
+    # Segments that a compaction replaced still exist for a while, with their logs: that proves nothing about the new ones.
     log.abandon()
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
         Path(stem + suffix + ".deleted").write_bytes(b"")
@@ -749,7 +749,7 @@ def test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again(
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_deleted_segment_never_comes_back_without_what_was_aborted_in_it(is_killed: bool) -> None:
-    """The same file system. What was renamed was also unlinked by then, and nothing said that there had been an index of
+    """With the same file system. Renamed files were also unlinked by then, and nothing showed that there had been an index of
     aborted transactions. Storage seed 185."""
     for seed in range(60):
         machine = SimDisk(journaled=False)

@@ -79,7 +79,7 @@ def refused(log: Log, offset: int) -> ErrorCode:
     return refusal.value.code
 
 
-def test_local_retention_takes_what_is_copied_and_the_log_starts_where_it_did(partition: TieredPartition) -> None:
+def test_local_retention_deletes_copied_segments_and_keeps_the_log_start(partition: TieredPartition) -> None:
     end = partition.copied(2)
     assert partition.log.delete_old_segments(NOW_MS) == 2
     log = partition.log
@@ -116,7 +116,7 @@ def test_the_active_segment_stays_also_where_the_tier_has_all_of_it(tmp_path: Pa
     assert log.read(active.base_offset, max_bytes=10_000, max_offset=log.log_end_offset).size_bytes
 
 
-def test_local_retention_by_age_keeps_what_is_young(tmp_path: Path) -> None:
+def test_local_retention_by_age_keeps_young_segments(tmp_path: Path) -> None:
     partition = TieredPartition(tmp_path, replace(CONFIG, local_retention_bytes=-1, local_retention_ms=1000))
     partition.fill(10)
     partition.clock.advance_ms(5000)
@@ -240,7 +240,7 @@ def test_the_epochs_of_what_is_in_the_tier_only_survive_a_power_cut(tmp_path: Pa
 def test_the_epochs_of_records_that_are_here_survive_a_power_cut_beside_those_in_the_tier(
     tmp_path: Path, left: bytes | None
 ) -> None:
-    """Tier seed 511: their file was lost. What is kept of the tier ended before them, and recovery began after them."""
+    """Tier seed 511: their file was lost. The kept epochs of the tier ended before them, and recovery began after them."""
     partition = TieredPartition(tmp_path)
     partition.fill(25, epoch=1)
     partition.commit()
@@ -332,7 +332,7 @@ def test_records_that_were_written_in_place_of_copied_ones_stay(tmp_path: Path, 
     assert partition.restarted().segments.base_offsets == [bases[0], *bases[2:]]
 
 
-def test_a_cut_below_what_was_kept_of_the_tier_counts(tmp_path: Path) -> None:
+def test_truncation_below_the_kept_epochs_of_the_tier_counts(tmp_path: Path) -> None:
     """An unclean election: of what the file knows above the cut nothing is the log's any more."""
     partition = TieredPartition(tmp_path)
     partition.fill(5, epoch=1)
@@ -351,7 +351,7 @@ def test_a_cut_below_what_was_kept_of_the_tier_counts(tmp_path: Path) -> None:
 
 
 def test_a_log_start_that_no_checkpoint_knows_is_where_the_epochs_begin(partition: TieredPartition) -> None:
-    """Of a topic that was tiered late: it began at 7, which its first segment told until it went."""
+    """For a topic that was tiered late: it began at 7, which only its first segment showed."""
     partition.log.maybe_increment_log_start_offset(7)
     partition.copied(2)
     partition.log.delete_old_segments(NOW_MS)
@@ -510,14 +510,14 @@ def test_a_replica_that_leads_by_then_keeps_its_log(partition: TieredPartition) 
     assert partition.log.log_end_offset == end
 
 
-def test_a_cut_below_the_first_segment_leaves_what_the_tier_has(partition: TieredPartition) -> None:
+def test_truncation_below_the_first_segment_keeps_the_records_in_the_tier(partition: TieredPartition) -> None:
     end = partition.copied(2)
     partition.log.delete_old_segments(NOW_MS)
     partition.log.truncate_to(end - 2)
     log = partition.log
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, end - 2, end - 2)
     assert log.epochs.entries == [EpochEntry(LeaderEpoch(0), Offset(0))]
-    assert log.highest_copied_offset == end - 3, "what comes in its place is not in the tier"
+    assert log.highest_copied_offset == end - 3, "the records that replace it are not in the tier"
     # Below the log start nothing is left to begin with.
     log.maybe_increment_log_start_offset(4)
     log.truncate_to(2)
@@ -583,7 +583,7 @@ def test_a_crash_at_any_step_of_a_start_from_the_tier_leaves_a_whole_log(tmp_pat
         if log.log_end_offset == 1000:
             check_started(log)
         elif log.local_log_start_offset == 0:
-            assert log.log_start_offset == 0  # what it had, or a part of it: the leader is asked again
+            assert log.log_start_offset == 0  # it has the former records, or some of them: it fetches again
         else:
             # Empty: its next fetch brings it to the tier again. Of its old records nothing is known any more.
             assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (400, 400, 400)
@@ -601,8 +601,8 @@ def test_a_start_whose_knowledge_of_the_tier_the_power_took_begins_again(partiti
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (400, 400, 400)
 
 
-def test_what_was_deleted_while_the_log_start_was_saved_does_not_hide_the_first_record(tmp_path: Path) -> None:
-    """The leader epochs that were kept began above the log start on disk: nobody could read what a restart began with."""
+def test_deletion_while_the_log_start_is_saved_does_not_hide_the_first_record(tmp_path: Path) -> None:
+    """The kept leader epochs began above the log start on disk: after a restart the first records could not be read."""
     partition = TieredPartition(tmp_path)
     partition.fill(30, epoch=1)
     partition.fill(30, epoch=4)

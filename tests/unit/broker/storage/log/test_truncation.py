@@ -1,4 +1,4 @@
-"""A log is cut in one step; what must be read for it is read on a thread, and by nobody else."""
+"""A log is truncated in one step; a thread reads the files that are needed before it, and nothing else does."""
 
 import asyncio
 import socket
@@ -50,7 +50,7 @@ def threads(partition: Partition) -> ManualThreads:
     return partition.env.threads
 
 
-def test_log_is_what_it_was_until_all_is_read(partition: Partition) -> None:
+def test_log_is_unchanged_until_all_files_are_read(partition: Partition) -> None:
     idempotent(partition, 50)
     partition.commit()
     before = contents(partition.log)
@@ -85,7 +85,7 @@ def test_log_that_grew_meanwhile_is_not_cut(partition: Partition) -> None:
     assert partition.log.log_end_offset == 11
 
 
-def test_log_that_was_cut_meanwhile_and_has_grown_as_far_again_is_not_cut_by_what_was_read_before(
+def test_prepared_truncation_is_dropped_if_the_log_was_cut_and_has_grown_again(
     partition: Partition,
 ) -> None:
     """Producers would have been as they were in other records."""
@@ -142,7 +142,7 @@ def test_cut_reads_more_segments_than_may_be_open(tmp_path: Path) -> None:
     assert len(contents(partition.log)) == 75
 
 
-def test_part_of_an_answer_that_was_cut_is_not_sent_with_what_came_in_its_place(tmp_path: Path) -> None:
+def test_records_that_replaced_a_part_of_an_answer_are_not_sent(tmp_path: Path) -> None:
     """It could fit on the log of a follower that asked for what was there before."""
     partition = Partition(tmp_path)
     for _ in range(10):

@@ -44,7 +44,7 @@ def test_a_segment_rolls_by_the_timestamps_of_its_batches(tmp_path: Path) -> Non
     partition.clock.advance_ms(ROLLED_AGE_MS_MIN)
     partition.append(timestamp=NOW_MS + HOUR_MS + 1)
     assert bases(partition) == [0, 2]
-    # An old batch waits for nobody.
+    # An old batch rolls at once.
     partition.append(timestamp=NOW_MS - 10 * HOUR_MS)
     assert bases(partition) == [0, 2]
     partition.reopen()
@@ -371,7 +371,7 @@ def test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_tru
     assert log.append_as_leader(more, leader_epoch=1, now_ms=NOW_MS).first_offset == 3
 
 
-def test_truncation_below_the_first_segment_starts_anew(tmp_path: Path) -> None:
+def test_truncation_below_the_first_segment_empties_the_log(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     partition.log.truncate_fully_and_start_at(100)
     partition.fill(2)
@@ -454,21 +454,21 @@ def test_a_flush_that_fails_is_a_fault_and_moves_nothing(tmp_path: Path) -> None
     with pytest.raises(LogDirFault):
         partition.log.flusher.flush()
     assert partition.log.recovery_point == 0
-    told: list[Exception | None] = []
-    partition.log.flusher.flush_then(1, told.append)
-    assert isinstance(told[0], LogDirFault)
+    errors: list[Exception | None] = []
+    partition.log.flusher.flush_then(1, errors.append)
+    assert isinstance(errors[0], LogDirFault)
 
 
-def test_those_who_append_again_when_a_flush_ends_are_told_of_the_next(tmp_path: Path) -> None:
-    """As a producer does that has its next request under way. Others have come while the flush was under way."""
+def test_append_in_the_callback_of_a_flush_waits_for_the_next_flush(tmp_path: Path) -> None:
+    """As a producer with another request in flight does. Other appends came during the flush."""
     partition = Partition(tmp_path, manual_threads=True)
     assert isinstance(partition.threads, ManualThreads)
-    told: list[str] = []
+    ended: list[str] = []
 
     def write(name: str, *, again: bool = True) -> None:
         def then(error: Exception | None) -> None:
             assert error is None
-            told.append(name)
+            ended.append(name)
             if again:
                 write(f"{name} again", again=False)
 
@@ -481,10 +481,10 @@ def test_those_who_append_again_when_a_flush_ends_are_told_of_the_next(tmp_path:
     partition.threads.run_one()
     write("fourth")
     partition.threads.run_pending()
-    assert sorted(told) == sorted(
+    assert sorted(ended) == sorted(
         f"{name}{end}" for name in ("first", "second", "third", "fourth") for end in ("", " again")
     )
-    assert told[:3] == ["first", "second", "third"]
+    assert ended[:3] == ["first", "second", "third"]
 
 
 def test_a_flush_that_fails_when_the_log_has_been_closed_is_not_said_to_have_succeeded(tmp_path: Path) -> None:
@@ -493,12 +493,12 @@ def test_a_flush_that_fails_when_the_log_has_been_closed_is_not_said_to_have_suc
     partition = Partition(tmp_path, disk=disk, manual_threads=True)
     assert isinstance(partition.threads, ManualThreads)
     partition.append(b"x")
-    told: list[Exception | None] = []
-    partition.log.flusher.flush_then(1, told.append)
+    errors: list[Exception | None] = []
+    partition.log.flusher.flush_then(1, errors.append)
     disk.fail = True
     partition.log.abandon()
     partition.threads.run_pending()
-    [error] = told
+    [error] = errors
     assert isinstance(error, Refused)
     assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -556,7 +556,7 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point_inside_the_log(tmp
     assert partition.log.recovery_point == 4
 
 
-def test_what_is_appended_after_a_truncation_during_a_flush_does_not_count_as_flushed(tmp_path: Path) -> None:
+def test_records_appended_after_a_truncation_during_a_flush_are_not_flushed(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     partition.append(b"a", b"b", b"c")
     job = partition.log.flusher.begin()
@@ -574,7 +574,7 @@ def test_what_is_appended_after_a_truncation_during_a_flush_does_not_count_as_fl
 
 
 def test_of_two_flushes_at_once_the_first_to_end_has_synced_the_small_files_too(tmp_path: Path) -> None:
-    """A leader epoch must be durable before the recovery point passes its records, whoever began first."""
+    """A leader epoch must be durable before the recovery point passes its records, whichever flush began first."""
 
     class Watching(Disk):
         __slots__ = ("seen",)

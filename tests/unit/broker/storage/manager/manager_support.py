@@ -26,7 +26,7 @@ def has_no_descriptor(*arguments: object, **options: object) -> NoReturn:
 
 
 class FailingDisk(Disk):
-    """Fails every write, creation, rename and sync under the folders it is told of."""
+    """Fails every write, creation, rename and sync below the given folders."""
 
     __slots__ = ("bad", "has_descriptors", "paths")
 
@@ -73,7 +73,7 @@ class FailingDisk(Disk):
 
 
 class Broker:
-    """What a broker has of the manager."""
+    """The parts of a broker that the manager needs."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ def test_a_failed_append_takes_the_directory_offline_and_the_other_goes_on(tmp_p
     assert (tmp_path / "b" / names.CLEAN_SHUTDOWN).exists()
 
 
-def test_a_log_that_may_be_in_a_failed_directory_is_not_made_anew(tmp_path: Path) -> None:
+def test_log_that_may_be_in_a_failed_directory_is_not_created_again(tmp_path: Path) -> None:
     broker, first, second = two_dirs(tmp_path)
     broker.manager.fail_dir(first, OSError(5, "pulled out"))
     with pytest.raises(Refused) as caught:

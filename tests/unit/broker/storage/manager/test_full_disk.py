@@ -26,7 +26,7 @@ class FullDisk(FailingDisk):
     def __init__(self) -> None:
         super().__init__()
         self.folder, self.room = "", STEPS_MAX
-        #: What was refused.
+        #: The refused operations.
         self.refused: list[str] = []
 
     def _need(self, what: str, path: str) -> None:

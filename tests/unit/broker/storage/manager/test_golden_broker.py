@@ -87,7 +87,7 @@ def test_nothing_but_our_own_marks_changes_in_the_files(root: Path) -> None:
 
 
 def test_recovery_builds_the_indexes_that_kafka_wrote(root: Path) -> None:
-    """Of logs that were appended batch by batch: what a follower or the cleaner wrote has other intervals."""
+    """For logs that were appended batch by batch: logs written by a follower or the cleaner have other intervals."""
     before = {path.relative_to(root): path.read_bytes() for path in root.rglob("txn-0/*index")}
     assert len(before) == 3
     (root / names.CLEAN_SHUTDOWN).unlink()

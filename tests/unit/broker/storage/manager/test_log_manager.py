@@ -40,7 +40,7 @@ def test_directories_are_made_locked_and_marked(tmp_path: Path) -> None:
     for root in broker.roots:
         assert "broker.id=1" in (Path(root) / "meta.properties").read_text()
         assert "cluster.id=cluster" in (Path(root) / "meta.properties").read_text()
-        assert stat.S_IMODE(Path(root).stat().st_mode) == 0o700, "records are nobody else's"
+        assert stat.S_IMODE(Path(root).stat().st_mode) == 0o700, "only the broker may read records"
     broker.manager.shutdown()
 
 
@@ -215,7 +215,7 @@ def test_checkpoints_that_cannot_be_read_cost_a_recovery_and_no_records(tmp_path
     again.manager.shutdown()
 
 
-def test_what_is_no_partition_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_that_is_no_partition_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("lost+found", "notes", "__cluster_metadata-0", "t-0.0123456789abcdef-stray"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").write_text("x")
@@ -293,8 +293,8 @@ def test_one_name_with_two_topic_ids_in_two_directories_stops_the_start(tmp_path
 # -- checkpoints while it runs
 
 
-def test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted(tmp_path: Path) -> None:
-    """The process before had deleted a segment, and nobody had saved that. A power cut brought it back, torn, below the
+def test_start_after_a_crash_saves_log_starts_before_recovery_points(tmp_path: Path) -> None:
+    """The previous process had deleted a segment without saving the log start. A power cut brought it back, torn, below the
     recovery point: the broker did not start. Storage seed 1812."""
     broker = Broker(tmp_path)
     log = broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
@@ -356,7 +356,7 @@ def test_broker_without_tiering_does_not_start_with_a_tiered_topic(tmp_path: Pat
         Broker(tmp_path, config_of=lambda topic: config)
 
 
-def test_copies_of_what_is_in_the_tier_are_no_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_with_copies_from_the_tier_is_no_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / names.REMOTE_CACHE_DIR / "x").mkdir(parents=True)
     Broker(tmp_path).manager.shutdown()
     assert names.REMOTE_CACHE_DIR not in caplog.text
@@ -405,7 +405,7 @@ def with_deleted_records(broker: Broker) -> Log:
 
 @pytest.mark.parametrize("offset", [50, 95])
 def test_kill_after_a_cut_below_the_log_start_takes_nothing_that_came_next(tmp_path: Path, offset: int) -> None:
-    """Both where the log starts anew (50) and where its first segment is cut (95)."""
+    """Both for a log that restarts (50) and for one whose first segment is truncated (95)."""
     broker = Broker(tmp_path)
     log = with_deleted_records(broker)
     outcomes: list[Exception | None] = []
@@ -423,7 +423,7 @@ def test_kill_after_a_cut_below_the_log_start_takes_nothing_that_came_next(tmp_p
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_kill_while_a_log_starts_anew_leaves_an_empty_log(tmp_path: Path, steps: int) -> None:
+def test_kill_during_the_restart_of_a_log_leaves_an_empty_log(tmp_path: Path, steps: int) -> None:
     broker = Broker(tmp_path)
     log = with_deleted_records(broker)
     outcomes: list[Exception | None] = []
@@ -441,7 +441,7 @@ def test_kill_while_a_log_starts_anew_leaves_an_empty_log(tmp_path: Path, steps:
     again.manager.shutdown()
 
 
-def test_log_that_starts_anew_stays_as_it_is_where_that_is_not_wanted_any_more(tmp_path: Path) -> None:
+def test_restart_of_a_log_that_is_no_longer_wanted_changes_nothing(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     log = with_deleted_records(broker)
     outcomes: list[Exception | None] = []

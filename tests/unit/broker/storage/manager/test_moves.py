@@ -102,8 +102,8 @@ async def test_records_that_were_deleted_during_a_move_do_not_come_back(tmp_path
 async def test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
-    """Batches are all of one size. What came in place of those that were to be read fitted on the copy, which had other records
-    before: it took the place of the log with records that no other replica had."""
+    """All batches have one size. The records that replaced those to be read also fitted on the copy, which had other records
+    before: it replaced the log with records that no other replica had."""
     monkeypatch.setattr("barnabas.broker.replication.log_dir_moves.CHUNK_BYTES", 500)
 
     mover = Mover(tmp_path)
@@ -149,8 +149,8 @@ async def test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted(t
 
 
 async def test_leader_epoch_without_a_record_moves_with_its_log(tmp_path: Path) -> None:
-    """A follower that led in the epoch before, without a record either, was told that its offset is out of range, as long as
-    nobody wrote. Seed 90."""
+    """A follower that led in the previous epoch, without a record either, got OFFSET_OUT_OF_RANGE until the next
+    write. Seed 90."""
 
     mover = Mover(tmp_path)
     log = mover.partition.local_log
@@ -385,7 +385,7 @@ async def test_move_back_waits_until_the_log_of_the_first_move_has_gone(tmp_path
     for _ in range(20):
         await asyncio.sleep(0)
     for _ in range(3):
-        mover.broker.threads._pending.rotate(1)  # what was asked for last: the copy is ready before the first move is
+        mover.broker.threads._pending.rotate(1)  # run the last request first: the copy is ready before the first move
         mover.broker.threads.run_one()
         await asyncio.sleep(0)
     assert mover.partition.local_log.log_dir == mover.b
@@ -457,7 +457,7 @@ async def test_topic_that_is_deleted_and_made_again_does_not_find_the_log_that_h
     manager.prefer_dir(tp("t"), mover.a)
     assert manager.get_or_create(tp("t"), topic_id=None, is_new=True).log_end_offset == 0
     mover.broker.run()
-    assert not (tmp_path / "a" / "t-0").exists(), "nobody wants it any more"
+    assert not (tmp_path / "a" / "t-0").exists(), "it is no longer needed"
     manager.shutdown()
 
 

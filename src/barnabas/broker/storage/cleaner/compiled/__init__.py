@@ -1,4 +1,5 @@
-"""The compiled engine, once every loop of it has run: nothing is compiled in the middle of a cleaning. Owner: the worker."""
+"""The compiled engine. All its loops run once at the start, so that nothing is compiled during a cleaning. Owner: the
+worker."""
 
 import numpy as np
 
@@ -13,11 +14,11 @@ from barnabas.wire.records import BatchBuilder
 
 
 class NotKept(Exception):
-    """Numba has no place to keep machine code: each worker would compile for many seconds."""
+    """Numba cannot store machine code: each worker would compile for many seconds."""
 
 
 def ready() -> Engine:
-    """Raises whatever numba raises where it cannot compile, and where it cannot write what it has compiled."""
+    """Return the engine. Raises numba's errors if it cannot compile, or cannot store what it has compiled."""
     if not is_kept(kernels.write_batches):
         raise NotKept("numba can write its cache neither beside the package, nor below the home, nor below TMPDIR")
     warm_up()
@@ -25,7 +26,7 @@ def ready() -> Engine:
 
 
 def warm_up() -> None:
-    """Run every loop, with the types that it is going to be run with."""
+    """Run every loop once, with the types that a cleaning uses."""
     builder = BatchBuilder()
     builder.append(b"key", b"1", timestamp=0)
     builder.append(b"key", b"2", timestamp=1)

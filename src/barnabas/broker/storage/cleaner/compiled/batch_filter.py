@@ -1,4 +1,4 @@
-"""`BatchFilter` with compiled loops. What they do not decide goes Python's way, batch by batch. Owner: the worker."""
+"""`BatchFilter` with compiled loops. Batches that they do not decide are decided in Python, one by one. Owner: the worker."""
 
 from struct import Struct
 from typing import Final
@@ -26,13 +26,13 @@ from barnabas.wire.record_kernels import (
     byte_array,
 )
 
-#: So much is written at once, and not copied into a buffer first.
+#: Data of at least this size is written at once, without a buffer.
 WRITE_THROUGH_BYTES: Final = 64 * 1024
 _put_crc: Final = Struct(">I").pack_into
 
 
 class CompiledBatchFilter(BatchFilter):
-    """As `BatchFilter`."""
+    """Behaves like `BatchFilter`."""
 
     def __init__(self, job: CleanJob, transactions: TransactionTracker, stats: CleanStats) -> None:
         super().__init__(job, transactions, stats)
@@ -40,7 +40,7 @@ class CompiledBatchFilter(BatchFilter):
         self._out = bytearray()
         self._entries: Int64s = np.empty((BATCHES_MAX, kernels.ENTRY_WIDTH), dtype=np.int64)
         self._unsealed: Int64s = np.empty((BATCHES_MAX, 2), dtype=np.int64)
-        #: Last offsets of batches that may have to stay though they are empty: `_must_stay` looks closer.
+        #: Last offsets of batches that may have to stay even if they are empty: `_must_stay` decides.
         ends = {job.end_offset - 1, *(last.last_data_offset for last in job.producers.values())}
         self._kept_ends: Int64s = np.array(sorted(ends), dtype=np.int64)
 
@@ -53,7 +53,7 @@ class CompiledBatchFilter(BatchFilter):
         rows = table.rows
         count = int(rows[:, COUNT].sum())
         if count > len(flags) - first:
-            raise Malformed(f"{count} records, {len(flags) - first} when they were read first")
+            raise Malformed(f"the piece has {count} records, but it had {len(flags) - first} in the first pass")
         own = byte_array(flags)[first : first + count]
         useless = self._look_at_transactions(piece)
         kept, for_python = kernels.judge_batches(rows, own, self._kept_ends, self._job.now_ms)
@@ -69,7 +69,7 @@ class CompiledBatchFilter(BatchFilter):
         return table.size_bytes, count
 
     def _look_at_transactions(self, piece: bytes) -> set[int]:
-        """Show every batch of a transaction to the tracker, in order; rows of those that are useless."""
+        """Show every transactional batch to the tracker, in order; return the rows of the useless ones."""
         rows = self._table.rows
         attributes = rows[:, ATTRIBUTES]
         rows[:, FATE] = GONE
@@ -83,7 +83,7 @@ class CompiledBatchFilter(BatchFilter):
         return useless
 
     def _decide(self, piece: bytes, row: int, flags: ByteArray, replaced: bytearray, *, useless: bool) -> None:
-        """The fate of one batch, Python's way. What takes its place is appended to `replaced`."""
+        """Decide about one batch in Python. Its replacement is appended to `replaced`."""
         fields = self._table.rows[row]
         first = int(fields[FIRST_RECORD])
         header = self._table.header(piece, row)
@@ -101,7 +101,7 @@ class CompiledBatchFilter(BatchFilter):
             fields[MAX_TIMESTAMP] = unpack_header(kept)[8]
 
     def _write(self, piece: bytes, data: ByteArray, flags: ByteArray, replaced: bytearray) -> None:
-        """What the fates say."""
+        """Write the batches as decided."""
         output, indexes = self.output, self.output.indexes
         while True:
             room = len(piece) + len(replaced)
@@ -125,7 +125,7 @@ class CompiledBatchFilter(BatchFilter):
             )
             if bad < 0:
                 break
-            # Timestamps from the ends of time. Or the file has changed, and Python says how.
+            # Extreme timestamps; or the file has changed, and Python raises the precise error.
             before = self._stats.records_written
             self._decide(piece, bad, flags, replaced, useless=False)
             self._stats.records_written = before  # these were counted when the batch was judged

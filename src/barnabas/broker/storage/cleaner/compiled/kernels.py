@@ -1,8 +1,8 @@
-"""The cleaner's loops over records, compiled: keys into hashes, hashes into a table, and what stays of a batch.
+"""The cleaner's loops over records, compiled: keys into hashes, hashes into a table, and the remaining records of a batch.
 
-They decide as `scan`, `dirty_map` and `retention` do, byte for byte, and refuse what those refuse; tests hold them to it.
-What is not simple they leave to Python, batch by batch. Every read is preceded by a check against the
-end of what is there: numba checks no bounds, and a file may change under a walk.
+They decide exactly as `scan`, `dirty_map` and `retention` do, and refuse the same data; tests compare them. Complicated
+batches are left to Python, one by one. Every read follows a check against the end of the data: numba checks no bounds, and a
+file may change during a pass.
 """
 
 from typing import TypeAlias, cast
@@ -43,28 +43,28 @@ from barnabas.wire.record_kernels import TABLE_WIDTH as HEADER_WIDTH
 
 Uint64s: TypeAlias = NDArray[np.uint64]
 
-#: Columns that follow those of `scan_batches`. On the first walk: where a batch's records lie, and in which array.
+#: Columns after those of `scan_batches`. In the first pass: where a batch's records are, and in which array.
 SOURCE, BODY_START, BODY_STOP = HEADER_WIDTH, HEADER_WIDTH + 1, HEADER_WIDTH + 2
-#: Values of `SOURCE`: the piece, the second array; nobody looks into it.
+#: Values of `SOURCE`: in the piece, in the second array, or not read at all.
 PLAIN, INFLATED, NOT_READ = range(3)
-#: On the second walk: what becomes of a batch, and the number of its first record.
+#: In the second pass: the decision about a batch, and the number of its first record.
 FATE, FIRST_RECORD = HEADER_WIDTH, HEADER_WIDTH + 1
-#: Values of `FATE`. `FOR_PYTHON` is not decided; `REPLACED` by what lies at `POS` to `AFTER` of the second array.
+#: Values of `FATE`. `FOR_PYTHON`: undecided; `REPLACED`: by the bytes at `POS` to `AFTER` of the second array.
 GONE, FOR_PYTHON, WHOLE, PICKED, REPLACED = range(5)
 TABLE_WIDTH = HEADER_WIDTH + 3
 
-#: Smaller batches have their CRC-32C computed here; for larger ones the call of the library, which is faster, pays.
+#: The CRC-32C of smaller batches is computed here; for larger ones the library is faster, despite the call.
 SMALL_BATCH_BYTES = 1024
 
-#: Columns of the table of keys: a hash of 128 bits, 0 where the slot is free, and the number of the key's last record.
+#: Columns of the table of keys: a hash of 128 bits, 0 for a free slot, and the number of the key's last record.
 HASH_LOW, HASH_HIGH, NUMBER = range(3)
 KEYS_WIDTH = 3
 
 #: Flags of a record, as in `dirty_map`.
 _LIVE, _TOMBSTONE, _LIVE_TOMBSTONE = 1, 2, 3
 
-#: What `write_batches` knows of the output: the position in it, what its index builder knows; and what it has made:
-#: bytes, entries for the index, and batches whose CRC is missing.
+#: State of `write_batches`: the position in the output, the index builder's state, and its results: bytes, index entries,
+#: and batches without a CRC.
 POSITION, INDEX_MAX_TIMESTAMP, INDEX_OFFSET_OF_MAX, NEXT_ENTRY_AFTER, OUT, ENTRIES, UNSEALED = range(7)
 STATE_WIDTH = 7
 
@@ -72,14 +72,14 @@ STATE_WIDTH = 7
 ENTRY_OFFSET, ENTRY_POSITION, ENTRY_MAX_TIMESTAMP, ENTRY_OFFSET_OF_MAX = range(4)
 ENTRY_WIDTH = 4
 
-#: Base timestamps and deltas beyond this are Python's, which does not wrap round.
+#: Base timestamps and deltas beyond this are left to Python, whose numbers do not overflow.
 _FAR = 1 << 62
 
 uint64 = cast("type[np.uint64]", numba.uint64)
 
 
 def _crc_tables() -> NDArray[np.uint32]:
-    """For eight bytes at a time (Intel's slicing-by-8)."""
+    """Build tables for eight bytes at a time (Intel's slicing-by-8)."""
     tables = np.zeros((8, 256), dtype=np.uint32)
     for byte in range(256):
         crc = byte
@@ -126,9 +126,9 @@ def crc32c_of(data: ByteArray, start: int, stop: int) -> int:
 
 @kernel
 def check_batches(data: ByteArray, table: Int64s, large: Int64s) -> tuple[int, int]:
-    """(the first row whose CRC is wrong, or the number of rows; how many rows went to `large`, for others to check)
+    """Return (the first row with a wrong CRC, or the number of rows; how many rows are in `large`, for the caller to check).
 
-    Every row comes out as one whose records are not compressed.
+    Afterwards every row counts as uncompressed.
     """
     count = int64(0)
     for row in range(table.shape[0]):
@@ -170,7 +170,7 @@ def _sip_round(
 
 @kernel
 def siphash(data: ByteArray, start: int, size: int, seed: Uint64s) -> tuple[np.uint64, np.uint64]:
-    """SipHash-2-4 of 128 bits: without its key, which each cleaning draws anew, nobody can make two keys collide."""
+    """Compute SipHash-2-4 of 128 bits. Its key is random in each cleaning, so producers cannot construct collisions."""
     v0 = seed[0] ^ uint64(0x736F6D6570736575)
     v1 = seed[1] ^ uint64(0x646F72616E646F6D) ^ uint64(0xEE)
     v2 = seed[0] ^ uint64(0x6C7967656E657261)
@@ -211,9 +211,9 @@ def siphash(data: ByteArray, start: int, size: int, seed: Uint64s) -> tuple[np.u
 
 @kernel
 def _record_place(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
-    """(where a record's attributes are, where it ends); the end is -1 where it is not before `end`.
+    """Return (where a record's attributes are, where it ends); the end is -1 if it is not before `end`.
 
-    As `scan`: the sign of a length of one byte or two is not looked at.
+    As in `scan`, the sign of a length of one or two bytes is ignored.
     """
     if end - pos < 2:
         return pos, int64(-1)
@@ -236,7 +236,7 @@ def _record_place(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
 
 @kernel
 def count_records(table: Int64s) -> tuple[int, int]:
-    """(the records of all rows, the first row that has no room for what it claims, -1 where all have)"""
+    """Return (the records of all rows, the first row too small for its record count, -1 if there is none)."""
     count = int64(0)
     for row in range(table.shape[0]):
         room = (table[row, BODY_STOP] - table[row, BODY_START]) // RECORD_BYTES_MIN
@@ -250,8 +250,8 @@ def count_records(table: Int64s) -> tuple[int, int]:
 def read_keys(
     data: ByteArray, inflated: ByteArray, table: Int64s, seed: Uint64s, hashes: Uint64s, flags: ByteArray
 ) -> tuple[int, int]:
-    """Hash of the key and flags of each record of the batches in `table`: (the first row that is malformed, -1 where
-    there is none; how many records have no key, but for those that are not read). No key: a hash of zeros.
+    """Compute the hash of the key and the flags of each record of the batches in `table`; return (the first malformed row, -1
+    if there is none; the number of records without a key, among those that are read). Without a key the hash is zero.
     """
     number = int64(0)
     without_key = int64(0)
@@ -285,7 +285,7 @@ def read_keys(
                 without_key += 1
             else:
                 low, high = siphash(source, at, key_size, seed)
-                # Zeros mean that there is no key.
+                # A zero hash means that there is no key.
                 hashes[number, 0] = low | uint64(1) if high == uint64(0) else low
                 hashes[number, 1] = high
                 at += key_size
@@ -299,7 +299,7 @@ def read_keys(
 
 @kernel
 def _slot(keys: Uint64s, low: np.uint64, high: np.uint64) -> int:
-    """Where a key is in the table, or the free slot that it would have. Slots are a power of two, and some are free."""
+    """Return the slot of a key, or its free slot. The number of slots is a power of two, and some are free."""
     mask = uint64(keys.shape[0] - 1)
     slot = low & mask
     while True:
@@ -312,7 +312,7 @@ def _slot(keys: Uint64s, low: np.uint64, high: np.uint64) -> int:
 
 @kernel
 def insert(keys: Uint64s, hashes: Uint64s, first: int) -> int:
-    """Give each key the number of its record, `first` and on; how many keys were new."""
+    """Set each key's number to that of its record, counted from `first`; return how many keys were new."""
     new = int64(0)
     for row in range(hashes.shape[0]):
         low = hashes[row, 0]
@@ -329,7 +329,7 @@ def insert(keys: Uint64s, hashes: Uint64s, first: int) -> int:
 
 @kernel
 def count_missing(keys: Uint64s, hashes: Uint64s) -> int:
-    """How many of the keys, each counted as often as it comes, are not in the table."""
+    """Return how many of the keys are not in the table, counting repeated keys each time."""
     missing = int64(0)
     for row in range(hashes.shape[0]):
         low = hashes[row, 0]
@@ -342,7 +342,7 @@ def count_missing(keys: Uint64s, hashes: Uint64s) -> int:
 
 @kernel
 def move(keys: Uint64s, into: Uint64s) -> None:
-    """All keys into a larger table, which is empty."""
+    """Move all keys into a larger, empty table."""
     for row in range(keys.shape[0]):
         low = keys[row, HASH_LOW]
         high = keys[row, HASH_HIGH]
@@ -355,7 +355,7 @@ def move(keys: Uint64s, into: Uint64s) -> None:
 
 @kernel
 def mark_last(keys: Uint64s, flags: ByteArray) -> None:
-    """The record that a key's number names is live."""
+    """Mark the records that the keys' numbers name as live."""
     for row in range(keys.shape[0]):
         if (keys[row, HASH_LOW] | keys[row, HASH_HIGH]) != uint64(0):
             flags[int64(keys[row, NUMBER])] |= _LIVE
@@ -363,7 +363,7 @@ def mark_last(keys: Uint64s, flags: ByteArray) -> None:
 
 @kernel
 def mark_missing(keys: Uint64s, hashes: Uint64s, flags: ByteArray) -> None:
-    """A record whose key is not in the table is live; one without a key is not."""
+    """Mark a record as live if its key is not in the table; not if it has no key."""
     for row in range(hashes.shape[0]):
         low = hashes[row, 0]
         high = hashes[row, 1]
@@ -373,7 +373,7 @@ def mark_missing(keys: Uint64s, hashes: Uint64s, flags: ByteArray) -> None:
                 flags[row] |= _LIVE
 
 
-# -- what stays
+# -- remaining records
 
 
 @kernel
@@ -384,7 +384,7 @@ def _put_int(out: ByteArray, at: int, value: int, size: int) -> None:
 
 @kernel
 def _timestamp(data: ByteArray, at: int, stop: int, base: int) -> tuple[int, bool]:
-    """(the timestamp of the record whose attributes are at `at`, whether it could be read)"""
+    """Return (the timestamp of the record whose attributes are at `at`, whether it could be read)."""
     delta, after = read_varlong(data, at + 1, stop)
     return base + delta, after >= 0 and -_FAR < delta < _FAR
 
@@ -401,9 +401,9 @@ def pick_records(
     out: ByteArray,
     out_at: int,
 ) -> tuple[int, int, int]:
-    """Copy the live ones of `len(flags)` records; (where they end in `out`, their largest timestamp, how many they are).
+    """Copy the live ones of `len(flags)` records; return (where they end in `out`, their largest timestamp, their number).
 
-    The end is -1 where the records are malformed, or their timestamps out of the ordinary. One record at least is live.
+    The end is -1 if the records are malformed, or their timestamps extreme. At least one record must be live.
     """
     if not -_FAR < base_timestamp < _FAR:
         return int64(-1), int64(0), int64(0)
@@ -436,7 +436,7 @@ def pick_records(
             return int64(-1), int64(0), int64(0)
         copy_bytes(out, out_at, data, copied_from, pos - copied_from)
         out_at += pos - copied_from
-    # Mostly the last one has the batch's.
+    # Usually the last record has the batch's largest timestamp.
     largest, fine = _timestamp(data, last_at, last_stop, base_timestamp)
     if not fine:
         return int64(-1), int64(0), int64(0)
@@ -456,9 +456,9 @@ def pick_records(
 
 @kernel
 def judge_batches(table: Int64s, flags: ByteArray, kept_ends: Int64s, now_ms: int) -> tuple[int, int]:
-    """Give each row its fate, but those that are for Python already; (records that stay, rows for Python).
+    """Decide about each row that is not for Python already; return (remaining records, rows for Python).
 
-    `flags` has one for each record, `kept_ends` the last offsets of batches that may not go even if they lose all,
+    `flags` has one item per record; `kept_ends` has the last offsets of batches that must stay even without records,
     ascending.
     """
     record = int64(0)
@@ -506,9 +506,9 @@ def write_batches(
     entries: Int64s,
     unsealed: Int64s,
 ) -> int:
-    """Into `out` what stays of the batches of `table`; -1, or the row that cannot be picked from.
+    """Write the remaining batches of `table` to `out`; return -1, or a row whose records cannot be picked.
 
-    `unsealed` gets where batches begin and end in `out` that still need a CRC. `out` has room for all that stays.
+    `unsealed` gets the start and end of batches in `out` that still need a CRC. `out` must have room for all of them.
     """
     at = int64(0)
     entry = int64(0)

@@ -1,6 +1,6 @@
-"""`DirtyMap` with compiled loops: keys are known by a hash of 128 bits, in a table that grows as keys come. Owner: the worker.
+"""`DirtyMap` with compiled loops: keys are replaced by 128-bit hashes, in a table that grows. Owner: the worker.
 
-Kafka trusts MD5 in the same way. The hash is seeded anew for each cleaning, so that no producer can choose keys that collide.
+Kafka trusts MD5 in the same way. Each cleaning uses a new random seed, so that no producer can choose keys that collide.
 """
 
 import secrets
@@ -41,11 +41,11 @@ from barnabas.wire.record_kernels import (
 from barnabas.wire.record_kernels import OK as SCANNED
 from barnabas.wire.records import records_body
 
-#: Of one piece; what is left of it is read again.
+#: Batches of a piece that are handled at once; the rest is read again.
 BATCHES_MAX: Final = 8192
-#: Decompressed bytes that are dealt with at once, but for a single batch.
+#: Decompressed bytes that are handled at once; a single batch may exceed it.
 INFLATED_BYTES: Final = 4 << 20
-#: As small as a buffer can make it, and as a table begins where it may grow.
+#: Number of slots for the smallest buffer, and at the beginning of a table that may grow.
 _SLOTS_LEAST: Final = 2
 _SLOTS_FIRST: Final = 1 << 12
 _SLOT_BYTES: Final = 8 * kernels.KEYS_WIDTH
@@ -53,7 +53,7 @@ _NOTHING: Final = byte_array(b"")
 
 
 def max_slots(buffer_bytes: int) -> int:
-    """How many slots may be had: a table of half as many is there, too, while the keys move."""
+    """Return the largest number of slots: while keys move, a table of half the size exists too."""
     slots = _SLOTS_LEAST
     while slots * 2 * _SLOT_BYTES * 3 // 2 <= buffer_bytes:
         slots *= 2
@@ -61,32 +61,32 @@ def max_slots(buffer_bytes: int) -> int:
 
 
 def max_keys(slots: int) -> int:
-    """Three quarters: any fuller, and a look-up passes many slots."""
+    """Return three quarters: in a fuller table, a look-up passes many slots."""
     return slots * 3 // 4
 
 
 class BatchTable:
-    """The whole batches of a piece, as rows. The memory is used again for the next piece."""
+    """The whole batches of a piece, as rows. The memory is reused for the next piece."""
 
     def __init__(self) -> None:
         self._rows: Int64s = np.empty((BATCHES_MAX, kernels.TABLE_WIDTH), dtype=np.int64)
         self.rows = self._rows[:0]
-        #: The bytes of the batches.
+        #: Size of the batches in bytes.
         self.size_bytes = 0
-        #: What comes after them is no batch.
+        #: Whether the bytes after the batches are not a batch.
         self.is_damaged = False
 
     def read(self, piece: bytes, data: ByteArray) -> None:
         count, self.size_bytes, code = scan_batches(data, 0, len(piece), self._rows)
         self.rows = self._rows[:count]
-        # A header that is not all there is the next piece's to judge.
+        # The next piece checks an incomplete header.
         self.is_damaged = code not in (SCANNED, TORN) and len(piece) - self.size_bytes >= HEADER_SIZE
 
     def header(self, piece: bytes, row: int) -> BatchHeader:
         return new_header(BatchHeader, unpack_header(piece, int(self.rows[row, POS])))
 
     def check_end(self, piece: bytes) -> None:
-        """Raise `Malformed` where no batch follows."""
+        """Raise `Malformed` if the bytes after the batches are not a batch."""
         if self.is_damaged:
             check_batch(unpack_header(piece, self.size_bytes))
 
@@ -95,17 +95,17 @@ class _Keys(NamedTuple):
     hashes: Uint64s
     flags: ByteArray
     without_key: int
-    #: Where the last of their batches ends.
+    #: Position after the last of their batches.
     after: int
     last_offset: int
 
 
 class CompiledDirtyMap:
-    """As `DirtyMap`."""
+    """Behaves like `DirtyMap`."""
 
     def __init__(self, buffer_bytes: int, transactions: TransactionTracker) -> None:
         self._transactions = transactions
-        #: A quarter for the flags, a byte a record.
+        #: Limit for the flags: a quarter of the buffer, one byte per record.
         self._records_max = buffer_bytes // 4
         self._slots_max = max_slots(buffer_bytes - self._records_max)
         self._keys_max = max_keys(self._slots_max)
@@ -127,12 +127,12 @@ class CompiledDirtyMap:
         return self._used / self._keys_max
 
     def index(self, piece: bytes) -> int:
-        """Take whole batches of `piece`; how many bytes they are. 0: the map is full, none was taken."""
+        """Add whole batches of `piece`; return their size in bytes. 0: the map is full, and none was added."""
         taken = 0
         if self.is_full:
             return taken
         for keys in self._scan(piece, self._transactions):
-            # Always some at least, so that every pass moves on.
+            # Always take some keys at least, so that every pass makes progress.
             if self.flags and not self._fits(keys.hashes):
                 self.is_full = True
                 break
@@ -157,9 +157,9 @@ class CompiledDirtyMap:
         )
 
     def _make_room(self, count: int) -> None:
-        """For so many keys as if all were new, as far as the table may grow: what `_fits` has let in has room."""
+        """Grow the table for `count` new keys, up to its limit: what `_fits` has accepted has room."""
         slots = len(self._keys)
-        # The first may be more than there should be room for: see `index`.
+        # The first keys may exceed the limit: see `index`.
         limit = self._slots_max if self.flags else None
         while max_keys(slots) < self._used + count and (limit is None or slots < limit):
             slots *= 2
@@ -169,11 +169,11 @@ class CompiledDirtyMap:
             self._keys = larger
 
     def close(self) -> None:
-        """Every record is known: those that are the last of their key are live."""
+        """Mark records that are the last of their key as live: every record is known now."""
         kernels.mark_last(self._keys, np.frombuffer(self.flags, dtype=np.uint8))
 
     def flags_of_clean(self, piece: bytes) -> bytearray:
-        """Flags for the records of batches that lie before the dirty part: live unless their key comes again."""
+        """Return flags for records before the dirty part: live unless their key is in the map."""
         flags = bytearray()
         for keys in self._scan(piece, None):
             kernels.mark_missing(self._keys, keys.hashes, keys.flags)
@@ -184,7 +184,7 @@ class CompiledDirtyMap:
     # -- reading
 
     def _scan(self, piece: bytes, transactions: TransactionTracker | None) -> Iterator[_Keys]:
-        """The keys of every record in the whole batches of `piece`, as `dirty_map.scan_piece` finds them."""
+        """Yield the keys of every record in the whole batches of `piece`, as `dirty_map.scan_piece` finds them."""
         data = byte_array(piece)
         table = self._table
         table.read(piece, data)
@@ -200,7 +200,7 @@ class CompiledDirtyMap:
         table.check_end(piece)
 
     def _check_crcs(self, piece: bytes, data: ByteArray) -> int:
-        """The first row whose CRC is wrong; the number of rows where all are right."""
+        """Return the first row with a wrong CRC; the number of rows if all are right."""
         rows = self._table.rows
         good, large = kernels.check_batches(data, rows, self._large)
         with memoryview(piece) as view:
@@ -212,7 +212,7 @@ class CompiledDirtyMap:
     def _bodies(
         self, piece: bytes, count: int, transactions: TransactionTracker | None
     ) -> Iterator[tuple[int, ByteArray]]:
-        """(row after the last, decompressed records) of batches that are dealt with together, up to row `count`."""
+        """Yield (row after the last, decompressed records) of batches that are handled together, up to row `count`."""
         rows = self._table.rows[:count]
         bodies: list[bytes] = []
         inflated_bytes = 0
@@ -253,7 +253,7 @@ class CompiledDirtyMap:
         return _Keys(hashes, flags, without_key, int(rows[-1, AFTER]), int(rows[-1, LAST_OFFSET]))
 
     def _raise(self, piece: bytes, row: Int64s) -> NoReturn:
-        """Python says what is wrong with a batch."""
+        """Raise Python's precise error for a batch."""
         at = int(row[POS])
         header = new_header(BatchHeader, unpack_header(piece, at))
         if row[SOURCE] == INFLATED:
