@@ -134,11 +134,11 @@ class CutMirrors(Trouble):
             self._mend()
             return
         was_cut = replica.truncated_records > self._before and not replica.is_cut
-        if was_cut and replica.noted.noted_in == replica.partition.machine.leader_epoch:
+        if was_cut and replica.recorded.noted_in == replica.partition.machine.leader_epoch:
             faults = self._linked.mirror.faults
             assert faults is not None
             if faults.may_kill(leader):
-                self._world.note(leader.name, f"has cut {_RECKLESS}, and noted {replica.noted}")
+                self._world.note(leader.name, f"has cut {_RECKLESS}, and noted {replica.recorded}")
                 leader.kill()
                 self._world.after(self._world.between(4.0, 6.0), partial(_start, leader))
             self._mend()

@@ -11,17 +11,17 @@ ROOMS = sorted(path.name for path in (ROOT / "src/barnabas").iterdir() if (path 
 #: Lines that match a pattern of `scripts.tidy`. Lower a number when you have lowered its count.
 WORDS_MAX = {
     "src/barnabas/base": 0,
-    "src/barnabas/broker": 809,
+    "src/barnabas/broker": 0,
     "src/barnabas/cli": 0,
     "src/barnabas/client": 0,
-    "src/barnabas/services": 214,
+    "src/barnabas/services": 1,
     "src/barnabas/spark": 0,
-    "src/barnabas/testing": 2,
+    "src/barnabas/testing": 0,
     "src/barnabas/wire": 0,
     "src/barnabas/zookeeper": 1,
     "bench": 0,
     "scripts": 4,
-    "tests": 1572,
+    "tests": 23,
 }
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70

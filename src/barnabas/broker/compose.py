@@ -80,7 +80,7 @@ class Broker:
         control_path: str | None = None,
         platform: Platform | None = None,
     ) -> None:
-        """`faults`: what a test has asked for; without it the broker has no fault points. `control_path`: a Unix socket through
+        """`faults`: the faults of a test; without it the broker has no fault points. `control_path`: a Unix socket through
         which another process asks for them. `platform`: the machine; this one by default.
         """
         self.dynamic = DynamicConfig(properties)

@@ -143,7 +143,7 @@ class BrokerFaults(ABC):
         self._marred.add(broker_id)
 
     def advance_clock(self, broker_id: int, ms: int) -> None:
-        """The broker's clock jumps: retention, lag limits and producer expiry see it; timers under way do not."""
+        """The broker's clock jumps: retention, lag limits and producer expiry see it; running timers do not."""
         self._order(broker_id, f"has its clock advanced by {ms} ms", do="advance_clock", ms=ms)
         self._marred.add(broker_id)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from barnabas.testing.pipelines import PipelineProject
     from barnabas.testing.shared import Kafka, SharedClusters
 
-#: What to tell of a test that fails.
+#: What the report of a failed test shows of its clusters.
 _watches = pytest.StashKey[list["Watch | BlockingBroker"]]()
 
 

@@ -1,4 +1,4 @@
-"""One broker for all tests of a process, and a console for it in a thread of its own."""
+"""One broker for all tests of a process, and its console on a thread."""
 
 import itertools
 import time
@@ -64,7 +64,7 @@ def events_of(response: httpx.Response) -> Iterator[tuple[str, str]]:
 
 
 def eventually(ask: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
-    """An answer may be as old as what it is made of may be kept."""
+    """Wait: an answer may be as old as the cached answers that it consists of."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         answer = ask()

@@ -61,8 +61,8 @@ def test_quotas_are_set_and_taken_back(access_console: Console) -> None:
         assert {"entity": entity, "quotas": {name: 1024}} in access_console.get("/api/quotas")["quotas"]
         access_console.change("PATCH", "/api/quotas", {"entity": entity, "quotas": {name: None}})
     assert access_console.get("/api/quotas")["quotas"] == []
-    nobody = {"entity": {"planet": "mars"}, "quotas": {}}
-    assert access_console.change("PATCH", "/api/quotas", nobody)[:2] == (400, "BAD_REQUEST")
+    unknown = {"entity": {"planet": "mars"}, "quotas": {}}
+    assert access_console.change("PATCH", "/api/quotas", unknown)[:2] == (400, "BAD_REQUEST")
 
 
 def test_users_are_listed_without_passwords(access_console: Console) -> None:

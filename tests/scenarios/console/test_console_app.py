@@ -1,4 +1,4 @@
-"""What all pages rest on: errors, the description, events, the page itself."""
+"""The basis of all pages: errors, the API's description, events, the page itself."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from barnabas.services.console.app import STATIC
 from tests.scenarios.console.conftest import Console
 
 
-def test_what_is_not_there_is_told_in_the_one_shape(console: Console) -> None:
+def test_missing_things_are_reported_in_the_common_format(console: Console) -> None:
     assert console.get("/api/nothing")[:2] == (404, "NOT_FOUND")
     assert console.get("/api/topics/not-there")[:2] == (404, "NOT_FOUND")
     assert console.change("PUT", "/api/about")[:2] == (405, "METHOD_NOT_ALLOWED")
@@ -52,6 +52,6 @@ def test_watcher_hears_of_a_change(console: Console, cluster: object, topic: Cal
                 break
 
 
-def test_what_is_not_live_cannot_be_watched(console: Console) -> None:
+def test_endpoint_that_is_not_live_cannot_be_watched(console: Console) -> None:
     assert console.get("/api/events", watch="/api/about")[:2] == (400, "BAD_REQUEST")
     assert console.get("/api/events")[:2] == (400, "BAD_REQUEST")

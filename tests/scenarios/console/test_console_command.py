@@ -1,4 +1,4 @@
-"""`barnabas console` as a process, and what is in the way of starting it."""
+"""`barnabas console` as a process, and errors at its start."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_console_says_where_it_is_and_ends_on_sigterm(cluster: Cluster) -> None:
     assert process.wait(DEADLINE_S) == 0
 
 
-def test_port_in_use_is_told_in_one_line(cluster: Cluster) -> None:
+def test_port_in_use_is_reported_in_one_line(cluster: Cluster) -> None:
     port = cluster.bootstrap.rpartition(":")[2]
     arguments = command("--bootstrap-server", cluster.bootstrap, "--port", port)
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE_S, check=False)

@@ -1,4 +1,4 @@
-"""What looking costs the brokers: one question for all who look, and less where nothing moves."""
+"""The console's cost for the brokers: one request for all viewers, and fewer while nothing changes."""
 
 import asyncio
 import json

@@ -114,7 +114,7 @@ def test_group_of_the_new_protocol_is_shown(console: Console, cluster: Cluster, 
     assert answer["type"] == "Consumer" and answer["assignor"] == "uniform"
 
 
-def test_aiokafka_group_is_shown_and_history_grows_while_somebody_looks(
+def test_aiokafka_group_is_shown_and_its_history_grows_while_it_is_watched(
     console: Console, cluster: Cluster, topic: Callable[..., str]
 ) -> None:
     name, group = topic(), f"aio-{uuid4()}"
@@ -158,7 +158,7 @@ def test_topic_knows_the_groups_that_read_it(console: Console, cluster: Cluster,
     )
 
 
-def test_topics_are_sorted_by_the_lag_of_those_who_read_them(
+def test_topics_are_sorted_by_the_lag_of_their_groups(
     console: Console, cluster: Cluster, topic: Callable[..., str]
 ) -> None:
     near, far, unread = topic(), topic(), topic()

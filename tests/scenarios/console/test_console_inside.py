@@ -1,4 +1,4 @@
-"""The inside through the console's API, on real brokers: what all of them say in one answer, and what it says without them."""
+"""The internal views through the console's API, on real brokers: their combined answers, and the errors without them."""
 
 import itertools
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def test_segments_come_when_asked_for(looking: Console, filled: str) -> None:
     assert all(each["view"]["segments"][0]["is_active"] for each in view["replicas"])
 
 
-def test_what_is_not_there_is_not_found(looking: Console, filled: str) -> None:
+def test_missing_partition_is_not_found(looking: Console, filled: str) -> None:
     assert looking.get("/api/inside/partitions/nowhere/0")[0] == 404
     assert looking.get(f"/api/inside/partitions/{filled}/7")[0] == 404
     assert looking.get(f"/api/inside/partitions/{filled}/x")[0] == 400
@@ -114,7 +114,7 @@ def test_timeline_names_the_controller_and_its_elections(looking: Console, broke
     )
 
 
-def test_znode_names_its_owner_and_who_watches(looking: Console, brokers: Cluster) -> None:
+def test_znode_shows_its_owner_and_its_watchers(looking: Console, brokers: Cluster) -> None:
     node = looking.get("/api/inside/znode", path="/controller")
     assert node["owner"] == brokers.controller()
     assert {each["broker"] for each in node["watchers"]} == {1, 2}
@@ -182,7 +182,7 @@ def test_console_without_inside_says_so(cluster: Cluster) -> None:
         assert console.get("/api/inside")[:2] == (404, "NO_INSIDE")
 
 
-def test_user_who_may_not_read_settings_may_not_look_inside() -> None:
+def test_internal_views_need_the_right_to_read_settings() -> None:
     with Cluster(brokers=1, inside=True, secure=True) as cluster:
         console = Console(
             Settings(client=client_config(None, cluster.client_settings()), port=0, inside=cluster.inside_url(1))
@@ -197,8 +197,8 @@ def test_user_who_may_not_read_settings_may_not_look_inside() -> None:
 @pytest.mark.parametrize(
     "address", ["localhost:9404", "ftp://host:1", "http://", "http://host:9404/{topic}", "http://host:x"]
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+def test_invalid_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not an address"):
         InsideSources(address)
 
 

@@ -235,7 +235,7 @@ def test_search_ends_at_its_bounds_and_says_which(console: Console, orders: str)
     assert min(ids(newest)) > max(ids(oldest))
 
 
-def test_expression_that_is_none_is_refused_with_a_sentence(console: Console, orders: str) -> None:
+def test_invalid_expression_is_refused_with_a_sentence(console: Console, orders: str) -> None:
     status, code, message = console.get(f"/api/topics/{orders}/search", filter="value.amount >")
     assert (status, code) == (400, "BAD_REQUEST") and "not CEL" in message
     neither = events(console, f"/api/topics/{orders}/search", filter="value.amount + 1")

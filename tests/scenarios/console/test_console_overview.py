@@ -51,7 +51,7 @@ def test_created_topic_is_there_at_once_whichever_broker_is_asked(console_of_thr
         assert console_of_three.get(f"/api/topics/at-once-{number}")["partitions"] == 4
 
 
-def test_doctor_is_heard(console_of_three: Console) -> None:
+def test_findings_of_the_doctor_are_shown(console_of_three: Console) -> None:
     answer = console_of_three.get("/api/doctor")
     assert {finding["severity"] for finding in answer["findings"]} <= {"error", "warning", "note"}
     assert console_of_three.get("/api/doctor")["at"] == answer["at"]
@@ -110,7 +110,7 @@ def test_dead_broker_is_shown_and_topics_can_still_be_read(three: Cluster, conso
         three.start_broker(2)
 
 
-def test_tail_of_a_partition_without_leader_waits_for_one_and_keeps_nobody_else_waiting(
+def test_tail_of_a_partition_without_leader_waits_and_delays_no_other_request(
     three: Cluster, console_of_three: Console
 ) -> None:
     console = console_of_three

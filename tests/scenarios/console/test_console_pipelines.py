@@ -1,4 +1,4 @@
-"""Pipelines through the console's API: what queries report, what is no report, and dead letters that go back."""
+"""Pipelines through the console's API: reports of queries, invalid reports, and replayed dead letters."""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_query_that_says_nothing_for_long_is_silent_and_one_that_ended_is_not() 
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b'"text"', b"{}", b'{"at_ms": "soon"}', b"\xff\xfe"])
-def test_what_is_no_report_is_passed_over(value: bytes) -> None:
+def test_record_that_is_not_a_report_is_skipped(value: bytes) -> None:
     assert queries_of([record(0, value)], now_ms=0) == []
 
 

@@ -1,4 +1,4 @@
-"""The console where people sign in: who is let in, as whom, what they may change, and what is written down."""
+"""The console with sign-in: authentication, permissions of users, and the audit log."""
 
 import asyncio
 import base64
@@ -83,7 +83,7 @@ async def _provision(cluster: Cluster) -> None:
 
 
 async def _until_known(cluster: Cluster, user: str, password: str) -> None:
-    """Users and ACLs reach a broker through ZooKeeper."""
+    """Wait until the broker knows the users and ACLs, which it reads from ZooKeeper."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     settings = {
@@ -120,7 +120,7 @@ def console(secured: Cluster) -> Iterator[Console]:
 
 
 class Visitor:
-    """A browser: it keeps cookies, and sends the token that it was given."""
+    """A browser: it keeps cookies, and sends the CSRF token."""
 
     def __init__(self, console: Console, **more: Any) -> None:
         self.http = httpx.Client(base_url=console.server.url, timeout=DEADLINE_S, trust_env=False, **more)
@@ -207,7 +207,7 @@ def test_a_token_of_the_cluster_signs_in(visitor: Make) -> None:
     assert "secret-plans" in {each["name"] for each in someone.get("/api/topics")["topics"]}
 
 
-def test_a_token_that_has_ended_signs_nobody_in(visitor: Make) -> None:
+def test_an_expired_token_does_not_sign_in(visitor: Make) -> None:
     token = encode_unsecured({"sub": "root", "iat": time.time() - 900, "exp": time.time() - 600})
     assert visitor().sign_in(token=token).status_code == 401
 
@@ -228,7 +228,7 @@ def test_a_cookie_that_was_changed_is_worth_nothing(visitor: Make) -> None:
         assert response.status_code == 401, forged
 
 
-def test_who_signs_out_is_out(visitor: Make) -> None:
+def test_signing_out_ends_the_session(visitor: Make) -> None:
     someone = visitor(*ALICE)
     [(name, value)] = someone.http.cookies.items()
     assert not isinstance(someone.change("DELETE", "/api/session"), tuple)
@@ -288,7 +288,7 @@ def test_idle_strangers_do_not_lock_users_out(console: Console, visitor: Make) -
         assert visitor(*ROOT).http.get("/api/topics").status_code == 200
 
 
-def test_a_refused_user_is_not_told_why(visitor: Make) -> None:
+def test_a_refused_user_gets_no_reason(visitor: Make) -> None:
     answers = [visitor().sign_in(user, "wrong") for user in ("alice", "nobody-of-this-name")]
     assert [answer.status_code for answer in answers] == [401, 401]
     assert answers[0].json() == answers[1].json()
@@ -303,7 +303,7 @@ def test_scripts_send_their_credentials_each_time(console: Console) -> None:
         ) as http:
             names = [each["name"] for each in http.get("/api/topics").json()["topics"]]
             assert "alice-orders" in names and all(name.startswith("alice-") for name in names)
-            # No cookie came along, so nobody else can have made the browser send this.
+            # The request has no cookie, so that no other site can have made the browser send it.
             refused = http.post(PRODUCE, json=RECORD)
             assert refused.status_code == 403 and "AUTHORIZATION" in refused.json()["error"]["code"], refused.text
             assert "set-cookie" not in refused.headers
@@ -320,7 +320,7 @@ def test_headers_that_are_no_credentials(console: Console, header: str) -> None:
 def test_all_sessions_together_are_bounded(secured: Cluster, visit: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.services.console.sessions.SESSIONS_MAX", 2)
     with started(secured) as console:
-        answers = [visit(console).sign_in(*who).status_code for who in (ROOT, ALICE, ROOT)]
+        answers = [visit(console).sign_in(*user).status_code for user in (ROOT, ALICE, ROOT)]
         assert answers == [200, 200, 503]
 
 
@@ -383,7 +383,7 @@ def test_changes_need_the_token_on_loopback_too(secured: Cluster, visit: Make) -
 
 @pytest.fixture(scope="module")
 def registry(secured: Cluster) -> Iterator[Registry]:
-    """It knows alice and an administrator with the passwords that they have at the cluster."""
+    """A registry that knows alice and an administrator by their passwords of the cluster."""
     access = access_of(
         {
             "users": {user: hash_password(password) for user, password in (ROOT, ALICE)},
@@ -512,7 +512,7 @@ def test_every_change_is_written_down(visitor: Make, caplog: pytest.LogCaptureFi
     failed = next(line for line in lines if "fails=POST /topics/{topic}/messages" in line)
     assert 'user="root"' in done and "alice-orders" in done and "from=127.0.0.1" in done
     assert 'user="alice"' in failed and "alice-orders" in failed
-    # Who may read the log may not read the topic.
+    # Readers of the log may lack the right to read the topic.
     assert not any(RECORD["value"]["text"] in line for line in lines)
 
 

@@ -349,7 +349,7 @@ def test_internal_topic_that_cannot_be_created_is_found() -> None:
     with Cluster(brokers=1, config={"offsets.topic.replication.factor": "3"}) as cluster:
         found = until_found(cluster.bootstrap, "internal-topic-impossible")["internal-topic-impossible"]
         assert found.subject == "topic __consumer_offsets" and found.severity is Severity.ERROR
-        assert found.message == "it cannot be made: offsets.topic.replication.factor=3, and 1 broker alive"
+        assert found.message == "it cannot be created: offsets.topic.replication.factor=3, but 1 broker alive"
         consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
         consumer.subscribe(["orders"])
         reason = "and replication factor 3 (offsets.topic.*): INVALID_REPLICATION_FACTOR"

@@ -1,4 +1,4 @@
-"""Two clusters and a link between them: what the tests of links share."""
+"""Two clusters and a link between them, shared by the tests of links."""
 
 import asyncio
 import json
@@ -49,18 +49,18 @@ def partitions(target: Cluster, name: str, topic: str) -> dict[int, DescribedMir
 def wait_for_state(target: Cluster, name: str, topic: str, state: str) -> DescribedMirrorTopic:
     found: list[DescribedMirrorTopic] = []
 
-    def is_so() -> bool:
+    def has_state() -> bool:
         now = mirror(target, name, topic)
         if now is not None and now.state == state:
             found.append(now)
         return bool(found)
 
-    wait_until(is_so, TIMEOUT_S, what=f"{topic} is {state}")
+    wait_until(has_state, TIMEOUT_S, what=f"{topic} is {state}")
     return found[0]
 
 
 def wait_for_copy(target: Cluster, name: str, topic: str, ends: dict[int, int]) -> None:
-    """Until mirrors end where the source does, and all replicas here have it."""
+    """Wait until the mirrors end where the source does, and all replicas here have the records."""
 
     def is_there() -> bool:
         now = partitions(target, name, topic)
@@ -80,7 +80,7 @@ def ends_of(cluster: Cluster, topic: str) -> dict[int, int]:
 
 
 def batches(cluster: Cluster, broker_id: int, topic: str, partition: int = 0) -> list[bytes]:
-    """The record batches in a replica's files, each with its leader epoch blanked out: all else must be the source's."""
+    """Return the record batches in a replica's files without their leader epochs: everything else must equal the source's."""
     [folder] = [
         folder for each in cluster.log_dirs(broker_id) if (folder := Path(each) / f"{topic}-{partition}").is_dir()
     ]
@@ -93,7 +93,7 @@ def _split(data: bytes) -> Iterator[bytes]:
     while position + LOG_OVERHEAD < len(data):
         (length,) = struct.unpack_from(">i", data, position + 8)
         if length == 0:
-            return  # the rest of a file that was made longer beforehand
+            return  # the rest of a preallocated file
         batch = bytearray(data[position : position + LOG_OVERHEAD + length])
         batch[EPOCH_AT : EPOCH_AT + 4] = bytes(4)
         yield bytes(batch)

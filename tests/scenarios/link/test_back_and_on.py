@@ -1,4 +1,4 @@
-"""After a promotion the former source follows, from where the two parted; then it may lead again."""
+"""After a promotion the former source follows, from the point where the logs diverge; then it may lead again."""
 
 from confluent_kafka import Producer
 
@@ -13,7 +13,7 @@ from tests.scenarios.link.linked import batches, create, describe, ends_of, part
 TIMEOUT_S = 60.0
 
 
-def test_former_source_drops_what_it_alone_has_and_follows(source: Cluster, target: Cluster, topic: str) -> None:
+def test_former_source_drops_records_that_only_it_has_and_follows(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     there, back = f"there-{topic}", f"back-{topic}"
     source.produce(topic, [f"r{number}" for number in range(10)])
@@ -25,7 +25,7 @@ def test_former_source_drops_what_it_alone_has_and_follows(source: Cluster, targ
     create(target, source, there, topic)
     wait_for_copy(target, there, topic, {0: 11})
     target.ask(lambda client: admin.alter_link(client, there, "pause"))
-    # The broker that leads it need not be the one that was asked.
+    # The described broker may not lead the partition.
     wait_until(lambda: partitions(target, there, topic)[0].state == "waiting", TIMEOUT_S, what="the leader has heard")
     source.produce(topic, ["only there"] * 5)
     target.ask(lambda client: admin.alter_link(client, there, "promote-now"))
@@ -41,8 +41,8 @@ def test_former_source_drops_what_it_alone_has_and_follows(source: Cluster, targ
             TIMEOUT_S,
             what="the replicas are equal",
         )
-    [told] = partitions(source, back, topic).values()
-    assert told.truncated_records == 5
+    [mirror] = partitions(source, back, topic).values()
+    assert mirror.truncated_records == 5
     left_open.abort_transaction(60)  # its marker is not written: the topic is a mirror now
     assert ends_of(source, topic) == {0: 15}
     target.produce(topic, ["on"])
@@ -54,7 +54,7 @@ def test_former_source_drops_what_it_alone_has_and_follows(source: Cluster, targ
     assert [record.value for record in source.records(topic)][-2:] == [b"on", b"home"]
     assert describe(source, back).error is None
 
-    # And once more. By then a cluster tells of two promotions, of which the last counts.
+    # Once more. Now a cluster reports two promotions, of which the last one is used.
     target.produce(topic, ["only here"] * 2)
     again, home = f"z-again-{topic}", f"home-{topic}"
     create(target, source, again, topic, adopt=True)
@@ -80,7 +80,7 @@ def test_logs_part_where_the_mirror_ended_or_where_an_epoch_was_lost() -> None:
 
     assert point(80, [(0, 0), (3, 50)]) == 80
     assert point(120, [(0, 0), (3, 50)]) == 100
-    # The mirror had not come to epoch 3; this log went on in it.
+    # The mirror had not reached epoch 3, in which this log continued.
     assert point(40, [(0, 0)]) == 40
     assert point(60, [(0, 0)]) == 50
     # The mirror has records of epoch 2, which this log lost in an unclean election.
@@ -90,7 +90,7 @@ def test_logs_part_where_the_mirror_ended_or_where_an_epoch_was_lost() -> None:
 
 def test_logs_part_where_the_last_of_several_promotions_was() -> None:
     assert last_parting([(11, [(0, 0)]), (17, [(0, 0), (2, 15)])]) == (17, [(0, 0), (2, 15)])
-    # The log was cut since: a promotion of a later epoch may end before one of an earlier.
+    # The log was truncated since: a promotion of a later epoch may end before one of an earlier epoch.
     assert last_parting([(20, [(0, 0)]), (17, [(0, 0), (2, 15)])]) == (17, [(0, 0), (2, 15)])
-    # Nothing was cut in between.
+    # Without a truncation in between.
     assert last_parting([(30, [(1, 0)]), (20, [(1, 0)]), (5, [])]) == (30, [(1, 0)])

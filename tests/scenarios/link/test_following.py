@@ -1,4 +1,4 @@
-"""What happens at the source happens here: leaders change, records go, partitions come, a topic is made anew."""
+"""Mirrors follow changes of the source: elections, deleted records, new partitions, recreated topics."""
 
 import time
 
@@ -31,10 +31,10 @@ def other_than(cluster: Cluster, broker: int) -> int:
     return next(each for each in cluster.broker_ids if each != broker)
 
 
-def make_anew(cluster: Cluster, topic: str) -> None:
+def recreate(cluster: Cluster, topic: str) -> None:
     cluster.delete_topic(topic)
 
-    def is_made() -> bool:
+    def is_created() -> bool:
         try:
             cluster.create_topic(topic)
         except BrokerRefused as refused:  # it is still being deleted
@@ -42,13 +42,13 @@ def make_anew(cluster: Cluster, topic: str) -> None:
             return False
         return True
 
-    wait_until(is_made, TIMEOUT_S, what="the topic is made anew")
+    wait_until(is_created, TIMEOUT_S, what="the topic is recreated")
 
 
-def test_mirror_goes_back_with_a_source_that_lost_records_and_tells_it(
+def test_mirror_truncates_with_a_source_that_lost_records_and_logs_it(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
-    """An unclean election: the follower that was elected lacks what its leader had committed alone."""
+    """An unclean election: the elected follower lacks records that its leader had committed alone."""
     source.create_topic(topic, replication_factor=2, config={"unclean.leader.election.enable": "true"})
     name = f"l-{topic}"
     source.produce(topic, ["both have it"])
@@ -68,8 +68,8 @@ def test_mirror_goes_back_with_a_source_that_lost_records_and_tells_it(
     wait_for_copy(target, name, topic, {0: 4})
     source.start_broker(leader)
     source.wait_for_isr(topic, 2)
-    [told] = partitions(target, name, topic).values()
-    assert told.truncated_records == 40
+    [described] = partitions(target, name, topic).values()
+    assert described.truncated_records == 40
     target.wait_for_isr(topic, 2)
     theirs = batches(source, follower, topic)
     for broker in target.broker_ids:
@@ -92,7 +92,7 @@ def test_records_deleted_at_the_source_are_deleted_here(source: Cluster, target:
 
 
 def test_mirror_begins_where_the_source_does(source: Cluster, target: Cluster, topic: str) -> None:
-    """Inside of a batch even: the batch comes whole, and the deleted part of it is hidden."""
+    """Even inside a batch: the batch is copied whole, and its deleted part is hidden."""
     source.create_topic(topic)
     name = f"l-{topic}"
     source.produce(topic, [f"r{number}" for number in range(20)])
@@ -135,7 +135,7 @@ def test_partitions_and_settings_follow(source: Cluster, target: Cluster, topic:
     changes = {
         "retention.ms": (AlterOperation.DELETE, None),
         "max.message.bytes": (AlterOperation.SET, "1234567"),
-        # Of that cluster alone.
+        # Settings that concern that cluster only.
         "unclean.leader.election.enable": (AlterOperation.SET, "true"),
     }
     source.ask(lambda client: alter_configs(client, ConfigResourceType.TOPIC, topic, changes))
@@ -153,14 +153,14 @@ def test_topic_created_again_at_the_source_stops_its_mirror(source: Cluster, tar
     source.produce(topic, ["first life"] * 3)
     create(target, source, name, topic)
     wait_for_copy(target, name, topic, {0: 3})
-    make_anew(source, topic)
+    recreate(source, topic)
     source.produce(topic, ["second life"])
     stopped = wait_for_state(target, name, topic, "stopped")
     assert "created again" in (stopped.reason or "")
     assert [record.value for record in target.records(topic)] == [b"first life"] * 3
 
 
-def test_topic_made_anew_at_the_source_is_made_anew_here_if_the_link_was_told_so(
+def test_topic_recreated_at_the_source_is_recreated_here_if_the_link_allows_it(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
     source.create_topic(topic)
@@ -168,13 +168,13 @@ def test_topic_made_anew_at_the_source_is_made_anew_here_if_the_link_was_told_so
     source.produce(topic, ["first life"] * 3)
     create(target, source, name, topic, restart_recreated=True)
     wait_for_copy(target, name, topic, {0: 3})
-    make_anew(source, topic)
+    recreate(source, topic)
     source.produce(topic, ["second life"])
     wait_for_copy(target, name, topic, {0: 1})
     assert [record.value for record in target.records(topic)] == [b"second life"]
 
 
-def test_stopped_mirror_begins_anew_when_it_is_deleted_here(source: Cluster, target: Cluster, topic: str) -> None:
+def test_stopped_mirror_restarts_when_it_is_deleted_here(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     target.create_topic(topic)
     target.produce(topic, ["ours"])

@@ -1,4 +1,4 @@
-"""Offsets of groups: the same numbers, never ahead of the mirror, never for a group that is used here."""
+"""Offsets of groups: equal numbers, never ahead of the mirror, never for a group with members here."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_offsets_of_many_groups_take_one_request_for_each_coordinator(source: Cl
     assert 1 <= len(asked) <= len(source.broker_ids)
 
 
-def test_group_with_members_here_is_its_own_master(source: Cluster, target: Cluster, topic: str) -> None:
+def test_group_with_members_here_keeps_its_own_offsets(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     source.produce(topic, [f"r{number}" for number in range(10)])
     group = f"g-{topic}"
@@ -89,11 +89,11 @@ def test_group_with_members_here_is_its_own_master(source: Cluster, target: Clus
     consumer.commit(message, asynchronous=False)
     turns = describe(target, f"l-{topic}").group_turns
     commit(source, group, topic, 9)
-    # Both brokers look; one of them twice at least.
+    # Both brokers copy; one of them at least twice.
     wait_until(lambda: describe(target, f"l-{topic}").group_turns > turns + 3, TIMEOUT_S, what="brokers look")
     assert is_at(target, group, topic, 1)
     consumer.close()
-    wait_until(lambda: is_at(target, group, topic, 9), TIMEOUT_S, what="nobody is in the group any more")
+    wait_until(lambda: is_at(target, group, topic, 9), TIMEOUT_S, what="the group has no members any more")
 
 
 def test_planned_promotion_takes_the_last_offsets_along(source: Cluster, target: Cluster, topic: str) -> None:
@@ -127,10 +127,10 @@ def test_offset_ahead_of_the_mirror_waits(source: Cluster, target: Cluster, topi
     wait_until(lambda: is_at(target, group, topic, 3), TIMEOUT_S, what="the offset is here")
 
 
-def test_group_whose_offsets_the_source_does_not_tell_holds_no_promotion_up(
+def test_group_whose_offsets_the_source_refuses_does_not_delay_promotions(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
-    """The link's user may list groups, and lacks DESCRIBE on this one."""
+    """The link's user may list groups, but lacks DESCRIBE on this one."""
     source.create_topic(topic)
     source.produce(topic, ["a"])
     group = f"g-{topic}"
@@ -140,7 +140,9 @@ def test_group_whose_offsets_the_source_does_not_tell_holds_no_promotion_up(
     try:
         create(target, source, f"l-{topic}", topic, groups=group)
         wait_for_copy(target, f"l-{topic}", topic, {0: 1})
-        wait_until(lambda: group in (describe(target, f"l-{topic}").error or ""), TIMEOUT_S, what="it is told")
+        wait_until(
+            lambda: group in (describe(target, f"l-{topic}").error or ""), TIMEOUT_S, what="the error is reported"
+        )
         tool("link", "promote", f"l-{topic}", "--bootstrap-server", target.bootstrap)
     finally:
         source.heal()

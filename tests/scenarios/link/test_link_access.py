@@ -1,4 +1,4 @@
-"""Who may do what with links, what is kept secret, and ACLs that come over."""
+"""Access to links, secrets, and copied ACLs."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 60.0
 
 @pytest.fixture(scope="module")
 def secure() -> Iterator[Cluster]:
-    """TLS, SCRAM and ACLs. It mirrors itself: a link does not mind."""
+    """A cluster with TLS, SCRAM and ACLs. It mirrors itself, which a link allows."""
     with Cluster(brokers=1, secure=True) as cluster:
         yield cluster
 
@@ -52,9 +52,9 @@ def test_link_reaches_a_secured_source_and_hides_its_password(secure: Cluster, t
     given = configs(secure)
     target.ask(lambda client: admin.create_link(client, name, configs=given, topics=topic))
     wait_for_copy(target, name, topic, {0: 1})
-    told = {each.name: each.value for each in describe(target, name).configs}
-    assert told["sasl.jaas.config"] is None
-    assert told["bootstrap.servers"] == secure.bootstrap
+    shown = {each.name: each.value for each in describe(target, name).configs}
+    assert shown["sasl.jaas.config"] is None
+    assert shown["bootstrap.servers"] == secure.bootstrap
 
 
 def test_password_that_cannot_be_encrypted_is_refused(source: Cluster, secure: Cluster) -> None:
@@ -78,7 +78,7 @@ def test_wrong_settings_are_refused_with_the_nearest_name(target: Cluster) -> No
         target.ask(lambda client: admin.delete_link(client, "nobody"))
 
 
-def test_source_that_is_not_there_is_told_and_hurts_nobody(target: Cluster, topic: str) -> None:
+def test_unreachable_source_is_reported_and_affects_no_other_link(target: Cluster, topic: str) -> None:
     given = {"bootstrap.servers": "127.0.0.1:1", "link.refresh.interval.ms": "200"}
     target.ask(lambda client: admin.create_link(client, f"l-{topic}", configs=given, topics=topic))
     wait_until(lambda: describe(target, f"l-{topic}").error is not None, TIMEOUT_S, what="the link tells")
@@ -87,7 +87,7 @@ def test_source_that_is_not_there_is_told_and_hurts_nobody(target: Cluster, topi
     target.ask(lambda client: admin.delete_link(client, f"l-{topic}"))
 
     def is_gone() -> bool:
-        """From the broker that was asked at once; the other one hears of it."""
+        """Ask the broker that made the change; the other one is notified later."""
         return f"l-{topic}" not in [each.name for each in target.ask(lambda client: admin.describe_links(client))]
 
     wait_until(is_gone, TIMEOUT_S, what="every broker has heard")

@@ -1,4 +1,4 @@
-"""What a link copies is what the source has: same offsets, same bytes."""
+"""A link copies the source exactly: same offsets, same bytes."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_mirror_has_the_bytes_of_its_source_on_every_replica(source: Cluster, ta
         theirs = batches(source, source.leader_of(topic, index), topic, index)
         for broker in target.broker_ids:
             assert batches(target, broker, topic, index) == theirs
-    # What comes later comes, too.
+    # Later records are copied, too.
     produce(source, topic, 50)
     wait_for_copy(target, f"l-{topic}", topic, ends_of(source, topic))
     for index in (0, 1):
@@ -61,8 +61,8 @@ def test_tool_creates_lists_describes_pauses_and_resumes(
     tool("link", "create", name, *at, "--config", str(file), "--topics", topic)
     wait_for_copy(target, name, topic, {0: 0})
     assert name in tool("link", "list", *at)
-    [told] = as_json(tool("link", "describe", name, *at, "--json"))
-    assert told["topics"][0]["name"] == topic
+    [shown] = as_json(tool("link", "describe", name, *at, "--json"))
+    assert shown["topics"][0]["name"] == topic
     tool("link", "pause", name, *at)
     assert describe(target, name).state == "paused"
     source.produce(topic, ["while paused"])
@@ -72,7 +72,7 @@ def test_tool_creates_lists_describes_pauses_and_resumes(
     assert outcome == {topic: ErrorCode.POLICY_VIOLATION}
 
 
-def test_producers_are_refused_and_told_what_to_do(source: Cluster, target: Cluster, topic: str) -> None:
+def test_producers_are_refused_with_advice(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     create(target, source, f"l-{topic}", topic)
     wait_for_copy(target, f"l-{topic}", topic, {0: 0})
@@ -84,10 +84,8 @@ def test_producers_are_refused_and_told_what_to_do(source: Cluster, target: Clus
     assert ends_of(target, topic) == {0: 0}
 
 
-def test_topic_whose_settings_the_source_does_not_tell_is_mirrored(
-    source: Cluster, target: Cluster, topic: str
-) -> None:
-    """The link's user may read, and lacks DESCRIBE_CONFIGS."""
+def test_topic_whose_settings_the_source_refuses_is_mirrored(source: Cluster, target: Cluster, topic: str) -> None:
+    """The link's user may read, but lacks DESCRIBE_CONFIGS."""
     source.create_topic(topic, config={"retention.ms": "86400000"})
     source.produce(topic, ["one"])
     for broker in source.broker_ids:
@@ -95,7 +93,9 @@ def test_topic_whose_settings_the_source_does_not_tell_is_mirrored(
     try:
         create(target, source, f"l-{topic}", topic)
         wait_for_copy(target, f"l-{topic}", topic, {0: 1})
-        wait_until(lambda: "settings" in (describe(target, f"l-{topic}").error or ""), TIMEOUT_S, what="it is told")
+        wait_until(
+            lambda: "settings" in (describe(target, f"l-{topic}").error or ""), TIMEOUT_S, what="the error is reported"
+        )
     finally:
         source.heal()
     wait_until(lambda: not describe(target, f"l-{topic}").error, TIMEOUT_S, what="it is over")

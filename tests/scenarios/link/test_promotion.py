@@ -1,4 +1,4 @@
-"""The end of a mirror: planned, at once, with transactions open, with a leader that dies in the middle."""
+"""The end of a mirror: planned or immediate, with open transactions, with a leader that fails during it."""
 
 import threading
 
@@ -57,9 +57,9 @@ def test_planned_promotion_copies_everything_and_writers_move_over(
     assert "writers may move over" in done
     ends = ends_of(source, topic)
     assert ends_of(target, topic) == ends
-    told = partitions(target, name, topic)
-    assert {index: each.final_offset for index, each in told.items()} == ends
-    assert all(each.lag_records == 0 for each in told.values())
+    described = partitions(target, name, topic)
+    assert {index: each.final_offset for index, each in described.items()} == ends
+    assert all(each.lag_records == 0 for each in described.values())
     target.produce(topic, ["first here"], partition=0)
     assert ends_of(target, topic)[0] == ends[0] + 1
     tool("link", "delete", name, "--bootstrap-server", target.bootstrap)
@@ -67,7 +67,7 @@ def test_planned_promotion_copies_everything_and_writers_move_over(
 
 
 class Writing:
-    """Writes one record after the other to partition 0, in a thread, and keeps what was acknowledged: offset -> value."""
+    """Writes records to partition 0 on a thread, and keeps the acknowledged ones: offset -> value."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
@@ -104,8 +104,8 @@ class Writing:
 def test_planned_promotion_under_load_has_all_that_was_acknowledged_before_it_was_asked_for(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
-    """The writer goes on at the source while the promotion is asked for, and after. The mirror has the source's records up to
-    the offset that is told, and no other."""
+    """The writer continues at the source during and after the promotion. The mirror has exactly the source's records below the
+    reported offset."""
     source.create_topic(topic)
     name = f"l-{topic}"
     create(target, source, name, topic)
@@ -115,15 +115,15 @@ def test_planned_promotion_under_load_has_all_that_was_acknowledged_before_it_wa
         target.ask(lambda client: admin.alter_link(client, name, "promote"))
         writing.wait_for(len(before) + 200)
     wait_for_state(target, name, topic, "promoted")
-    [told] = partitions(target, name, topic).values()
-    assert max(before) < told.final_offset <= told.source_offset
+    [described] = partitions(target, name, topic).values()
+    assert max(before) < described.final_offset <= described.source_offset
     found = {record.offset: record.value for record in target.records(topic)}
-    assert found == {offset: value for offset, value in writing.acked.items() if offset < told.final_offset}
+    assert found == {offset: value for offset, value in writing.acked.items() if offset < described.final_offset}
     target.produce(topic, ["here"], partition=0)
-    assert ends_of(target, topic) == {0: told.final_offset + 1}
+    assert ends_of(target, topic) == {0: described.final_offset + 1}
 
 
-def test_promotion_at_once_under_load_says_exactly_how_far_it_got(source: Cluster, target: Cluster, topic: str) -> None:
+def test_immediate_promotion_under_load_reports_its_exact_end(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     name = f"l-{topic}"
     create(target, source, name, topic)
@@ -132,12 +132,12 @@ def test_promotion_at_once_under_load_says_exactly_how_far_it_got(source: Cluste
         wait_until(lambda: partitions(target, name, topic)[0].high_watermark > 20, 60, what="records come over")
         target.ask(lambda client: admin.alter_link(client, name, "promote-now"))
         wait_for_state(target, name, topic, "promoted")
-        [told] = partitions(target, name, topic).values()
-        writing.wait_for(len(writing.acked) + 50)  # to the source, which knows nothing of it
-    assert told.lag_records == max(0, told.source_offset - told.final_offset)
+        [described] = partitions(target, name, topic).values()
+        writing.wait_for(len(writing.acked) + 50)  # to the source, which does not know of the promotion
+    assert described.lag_records == max(0, described.source_offset - described.final_offset)
     found = {record.offset: record.value for record in target.records(topic)}
-    assert found == {offset: value for offset, value in writing.acked.items() if offset < told.final_offset}
-    assert max(writing.acked) >= told.final_offset
+    assert found == {offset: value for offset, value in writing.acked.items() if offset < described.final_offset}
+    assert max(writing.acked) >= described.final_offset
 
 
 def test_promotion_aborts_open_transactions(source: Cluster, target: Cluster, topic: str) -> None:
@@ -155,10 +155,10 @@ def test_promotion_aborts_open_transactions(source: Cluster, target: Cluster, to
     assert partitions(target, name, topic)[0].open_transactions == 1
     target.ask(lambda client: admin.alter_link(client, name, "promote"))
     wait_for_state(target, name, topic, "promoted")
-    [told] = partitions(target, name, topic).values()
-    assert told.final_offset == ends[0]
-    assert told.log_end_offset == ends[0] + 1  # the marker
-    assert told.open_transactions == 0
+    [described] = partitions(target, name, topic).values()
+    assert described.final_offset == ends[0]
+    assert described.log_end_offset == ends[0] + 1  # the marker
+    assert described.open_transactions == 0
     here = transactional(target, f"whole-{topic}")
     here.begin_transaction()
     here.produce(topic, b"here")
@@ -167,10 +167,10 @@ def test_promotion_aborts_open_transactions(source: Cluster, target: Cluster, to
     cut.abort_transaction(60)
 
 
-def test_producer_here_is_not_taken_for_its_namesake_at_the_source(
+def test_producer_here_is_not_confused_with_a_producer_of_the_same_id_at_the_source(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
-    """Both clusters hand out producer ids from 0 on. A log that saw one would take the other's records for copies."""
+    """Both clusters hand out producer ids from 0 on. A log with one would mistake the other's records for duplicates."""
     source.create_topic(topic)
     name = f"l-{topic}"
     for number in range(3):
@@ -189,15 +189,15 @@ def test_producer_here_is_not_taken_for_its_namesake_at_the_source(
     assert values == [b"there 0", b"there 1", b"there 2", *(b"here %d" % number for number in range(5))]
 
 
-def test_promotion_at_once_needs_no_source_and_says_how_far_it_got(target: Cluster, topic: str) -> None:
+def test_immediate_promotion_needs_no_source_and_reports_its_end(target: Cluster, topic: str) -> None:
     with Cluster(brokers=1) as lost:
         lost.create_topic(topic)
         lost.produce(topic, ["a", "b", "c"])
         name = f"l-{topic}"
         create(target, lost, name, topic)
         wait_for_copy(target, name, topic, {0: 3})
-    told = tool("link", "promote", name, "--now", "--bootstrap-server", target.bootstrap)
-    assert topic in told
+    output = tool("link", "promote", name, "--now", "--bootstrap-server", target.bootstrap)
+    assert topic in output
     [partition] = partitions(target, name, topic).values()
     assert (partition.final_offset, partition.source_offset, partition.lag_records) == (3, 3, 0)
     target.produce(topic, ["d"])

@@ -13,7 +13,7 @@ from barnabas.services.registry.server import RegistryServer, ServerConfig
 from barnabas.testing import Cluster
 from tests.threaded_server import DEADLINE_S, ThreadedServer
 
-#: A busy machine must not change what a test sees: nobody is thrown out of a group, no read gives up waiting.
+#: A busy machine must not change what a test sees: no member is removed from a group, no read times out.
 PATIENT = {
     "session_timeout_ms": 45_000,
     "heartbeat_interval_ms": 500,

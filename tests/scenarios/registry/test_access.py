@@ -1,4 +1,4 @@
-"""Who may do what: users, tokens, rules; HTTPS; and the cluster behind it with TLS and SASL."""
+"""Access: users, tokens, rules; HTTPS; and a cluster with TLS and SASL."""
 
 import asyncio
 import base64
@@ -66,7 +66,7 @@ def basic(user: str, password: str) -> dict[str, str]:
         ("root", None, True, True),
     ],
 )
-def test_rules_say_who_may_read_and_write(user: str, subject: str | None, reads: bool, writes: bool) -> None:
+def test_rules_decide_which_users_may_read_and_write(user: str, subject: str | None, reads: bool, writes: bool) -> None:
     access = _access()
     assert access.may_write(user, subject) is writes
     if subject is not None:
@@ -76,13 +76,13 @@ def test_rules_say_who_may_read_and_write(user: str, subject: str | None, reads:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"user": {}}, "user is none of users, tokens, jwt, rules"),
-        ({"users": {"a": "secret"}}, "the value of a is no hash"),
+        ({"user": {}}, "unknown table user: use users, tokens, jwt, rules"),
+        ({"users": {"a": "secret"}}, "the value of a is not a hash"),
         ({"rules": [{"users": ["nobody"]}]}, "there is no user or token 'nobody'"),
-        ({"rules": [{"users": ["*"], "writes": []}]}, "writes is none of users, read, write"),
+        ({"rules": [{"users": ["*"], "writes": []}]}, "unknown entry writes: use users, read, write"),
         ({"rules": [{"users": "*"}]}, "users must be a list of strings"),
         ({"jwt": {}}, "needs jwks"),
-        ({"jwt": {"jwks": "https://x", "isuer": "y"}}, "isuer is none of"),
+        ({"jwt": {"jwks": "https://x", "isuer": "y"}}, "unknown entry isuer: use"),
         ({"jwt": {"jwks": "https://x", "audience": "y"}}, "audience must be a list of strings"),
         ({"jwt": {"jwks": "ftp://x"}}, "must be a URL"),
         ({"jwt": {"jwks": "file:///nowhere"}}, "cannot be read"),
@@ -112,7 +112,7 @@ def guarded(cluster: Cluster) -> Iterator[Registry]:
         yield registry
 
 
-def test_who_does_not_sign_in_gets_nothing(guarded: Registry) -> None:
+def test_request_without_sign_in_gets_nothing(guarded: Registry) -> None:
     for headers in (
         {"Authorization": ""},
         basic("root", "wrong"),

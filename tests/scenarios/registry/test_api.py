@@ -1,4 +1,4 @@
-"""The REST API over HTTP: what clients ask, and the codes and words that they switch on."""
+"""The REST API over HTTP: requests of clients, and the codes and messages that they rely on."""
 
 import json
 from collections.abc import Callable
@@ -512,13 +512,13 @@ def test_a_browser_may_open_an_address_of_the_registry_itself(registry: Registry
         (b'{"schema":"' + b"x" * (5 * 1024 * 1024) + b'"}', 413),
     ],
 )
-def test_a_body_that_is_none_is_refused(registry: Registry, body: bytes, status: int) -> None:
+def test_an_invalid_body_is_refused(registry: Registry, body: bytes, status: int) -> None:
     answer = registry.http.post("/subjects/s/versions", content=body)
     assert answer.status_code == status
     assert answer.json()["error_code"] == status
 
 
-def test_paths_and_methods_that_are_none(registry: Registry) -> None:
+def test_unknown_paths_and_methods_are_refused(registry: Registry) -> None:
     assert registry.get("/nowhere") == (404, 404, "HTTP 404 Not Found")
     assert registry.put("/subjects", {}) == (405, 405, "HTTP 405 Method Not Allowed")
     assert registry.get("/") == {}
@@ -529,7 +529,7 @@ def test_paths_and_methods_that_are_none(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("name", [":.:", "__GLOBAL", "__EMPTY", ":.c:", "a\nb", "*"])
-def test_a_subject_that_is_none_is_refused(registry: Registry, name: str) -> None:
+def test_an_invalid_subject_is_refused(registry: Registry, name: str) -> None:
     answer = registry.http.post(f"/subjects/{quote(name, safe='')}/versions", json={"schema": A})
     assert answer.status_code == 422
     assert answer.json()["error_code"] == 42208

@@ -180,7 +180,7 @@ def serializers(client: SchemaRegistryClient, package: str, **more: Any) -> Iter
     ids=["topic", "record", "topic-record"],
 )
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["avro", "json", "protobuf"])
-def test_what_confluents_serializers_write_is_taken(
+def test_records_of_confluents_serializers_are_accepted(
     checking: Cluster, client: SchemaRegistryClient, topic: Topic, strategy: Any, name: str, number: int
 ) -> None:
     checked = topic(**{STRATEGY: name})
@@ -372,21 +372,21 @@ def test_while_the_registry_is_away_known_ids_are_taken_and_others_come_again(ch
         assert answer_to(checking, checked, batch_of(framed(good))).error_code == 0, "it is known"
         answer = answer_to(checking, checked, batch_of(framed(good + 1)))
         assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS, "retriable: clients send it again"
-        assert "the schema registry cannot be asked" in (answer.error_message or "")
+        assert "cannot ask the schema registry" in (answer.error_message or "")
     producer = Producer({"bootstrap.servers": checking.bootstrap})
     errors: list[Any] = []
     with running(config) as registry:
         registry.put(f"/config/{checked}-value", {"compatibility": "NONE"})
         new = registry.register(f"{checked}-value", PAGE, schemaType="JSON")["id"]
-        nobody = socket.socket()
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        with nobody, registry_at(checking, f"http://127.0.0.1:{nobody.getsockname()[1]}"):
+        closed = socket.socket()
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        with closed, registry_at(checking, f"http://127.0.0.1:{closed.getsockname()[1]}"):
             producer.produce(checked, framed(new), on_delivery=lambda error, _: errors.append(error))
-            before = checking.log(1).count("no answer about schema")
+            before = checking.log(1).count("does not answer about schema")
             wait_until(
-                lambda: producer.poll(0.1) == 0 and checking.log(1).count("no answer about schema") > before,
+                lambda: producer.poll(0.1) == 0 and checking.log(1).count("does not answer about schema") > before,
                 DEADLINE_S,
-                what="the question that nobody answers",
+                what="the unanswered question",
             )
             assert not errors
             set_url(checking, registry.url)
@@ -394,7 +394,7 @@ def test_while_the_registry_is_away_known_ids_are_taken_and_others_come_again(ch
         assert errors == [None], "the producer tried again by itself"
 
 
-def test_answers_that_are_no_registrys_do_not_count(checking: Cluster, topic: Topic) -> None:
+def test_answers_of_another_server_are_not_taken_for_a_registrys(checking: Cluster, topic: Topic) -> None:
     """A wrong address must not look like "not registered": that would be final."""
     checked = topic()
     with registry_at(checking, f"{checking.schema_registry_url}/not/here"):

@@ -1,4 +1,4 @@
-"""What the pure parts decide: the state that records make, names, settings, levels, elections."""
+"""Decisions of the pure parts: the state that results from records, names, settings, levels, elections."""
 
 import json
 
@@ -31,7 +31,7 @@ def anybody(subject: str) -> None:
 
 
 class Log:
-    """A store, and the records that made it: what a topic would hold."""
+    """A store, and its records as a topic would hold them."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -50,7 +50,7 @@ class Log:
         return version
 
     def compacted(self) -> Store:
-        """The state after compaction has gone over everything."""
+        """Return the state after a compaction of all records."""
         last = {record.key: offset for offset, record in enumerate(self.records)}
         store = Store()
         for offset, record in enumerate(self.records):
@@ -271,8 +271,8 @@ def test_the_smallest_address_is_elected_unless_one_leads_already() -> None:
     assert choose({"a": _at(2, is_primary=True), "b": _at(1)}).member_id == "a"
     assert choose({"a": _at(2, is_primary=True), "b": _at(1), "c": _at(3, is_primary=True)}).member_id == "b"
     assert choose({"a": _at(1, is_eligible=False), "b": _at(2)}).member_id == "b"
-    nobody = choose({"a": _at(1, is_eligible=False)})
-    assert (nobody.member_id, nobody.primary) == (None, None)
+    without_primary = choose({"a": _at(1, is_eligible=False)})
+    assert (without_primary.member_id, without_primary.primary) == (None, None)
     assert choose({"a": _at(1), "b": _at(1)}).error == 1
 
 
@@ -281,8 +281,8 @@ def test_members_of_other_makes_are_understood() -> None:
     assert identity_of(json.loads(confluent)).url == "https://sr1:8081"
     karapace = '{"version": 2, "host": "127.0.0.1", "port": 8081, "scheme": "http", "master_eligibility": false}'
     assert not identity_of(json.loads(karapace)).is_eligible
-    told = b'{"version":1,"error":0,"master":"m-1","master_identity":' + confluent.encode() + b"}"
-    found = assignment_of(told)
+    assignment = b'{"version":1,"error":0,"master":"m-1","master_identity":' + confluent.encode() + b"}"
+    found = assignment_of(assignment)
     assert found.member_id == "m-1" and found.primary is not None and found.primary.port == 8081
     assert assignment_of(found.to_bytes()) == found
 
@@ -293,7 +293,7 @@ _LAST = 2**31 - 1
 
 
 def _imported(log: Log, subject: str, text: str, **more: int) -> SchemaVersion:
-    """As a record that an older registry, another product or a mirror wrote."""
+    """A record as an older registry, another product or a mirror would write it."""
     version = SchemaVersion(subject, more.get("version", 1), more["id"], Content("AVRO", text))
     log.write(Decision([Record(version.key.to_bytes(), version.to_bytes())], version))
     return version
@@ -379,7 +379,7 @@ def test_a_record_that_would_be_skipped_is_not_written(version: int, schema_id: 
     assert refused.value.code == 50001
 
 
-def test_what_was_written_is_compared_with_what_is_held() -> None:
+def test_written_records_are_compared_with_the_state() -> None:
     log = Log()
     first = SchemaVersion("s", 1, 1, Content("AVRO", A))
     written = [

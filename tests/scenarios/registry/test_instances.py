@@ -1,4 +1,4 @@
-"""Several instances: one primary, the others forward; and none of it loses a schema or gives an id twice."""
+"""Several instances: one primary, the others forward; no schema is lost, and no id is used twice."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def _primaries(*registries: Registry) -> list[Registry]:
 
 @pytest.fixture(scope="module")
 def two(cluster: Cluster) -> Iterator[tuple[Registry, Registry]]:
-    """The primary, and one that forwards to it."""
+    """The primary, and an instance that forwards to it."""
     config = config_for(cluster)
     with running(config) as first, running(config) as second:
         assert first.register("first", '"int"')["id"] == 1
@@ -59,7 +59,7 @@ def test_one_instance_is_the_primary(two: tuple[Registry, Registry]) -> None:
     assert _primaries(*two) == [two[0]]
 
 
-def test_what_one_instance_wrote_the_other_reads_at_once(two: tuple[Registry, Registry]) -> None:
+def test_write_at_one_instance_is_visible_at_the_other_at_once(two: tuple[Registry, Registry]) -> None:
     primary, other = two
     for number in range(10):
         writer, reader = (primary, other) if number % 2 else (other, primary)
@@ -89,7 +89,7 @@ def slow_reader(two: tuple[Registry, Registry], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("slow_reader")
-def test_register_at_one_instance_knows_what_was_deleted_at_the_other(two: tuple[Registry, Registry]) -> None:
+def test_register_at_one_instance_knows_deletions_at_the_other(two: tuple[Registry, Registry]) -> None:
     """The other one may answer that the schema is there already, but not from before it was deleted."""
     primary, other = two
     primary.register("comes-back", _schema(1_000))
@@ -123,7 +123,7 @@ def test_a_request_is_forwarded_once(two: tuple[Registry, Registry]) -> None:
 
 
 def test_an_instance_that_stops_hands_over_at_once(cluster: Cluster) -> None:
-    config = config_for(cluster)  # its session lasts for 45 s, and nobody waits for that
+    config = config_for(cluster)  # its session lasts for 45 s, but the hand-over does not wait for its end
     with running(config) as survivor:
         with running(config) as other:
             registered = other.register("s", A)
@@ -141,7 +141,7 @@ def test_an_instance_that_is_not_eligible_never_leads(cluster: Cluster) -> None:
 
 
 async def a_ghost_writes(config: ServerConfig) -> None:
-    """A primary has slept through its own end, and writes what it had decided before."""
+    """A primary was paused while it was replaced, and then writes an earlier decision."""
     async with AsyncClient(config.client) as client, AsyncClient(config.client) as reader, asyncio.TaskGroup() as tasks:
         logs = []
         for _ in range(2):
@@ -217,7 +217,7 @@ def test_an_old_primary_cannot_write_when_brokers_have_forgotten_the_id_of_prima
 
 
 def test_a_record_with_an_id_that_is_taken_is_undone_and_refused(cluster: Cluster) -> None:
-    """A registry of another make that does not fence may write behind the primary's back."""
+    """Another implementation without fencing may write at the same time as the primary."""
     with running(config_for(cluster)) as registry:
         assert registry.register("s", A)["id"] == 1
         node = registry.server.node
@@ -236,7 +236,7 @@ def test_a_record_with_an_id_that_is_taken_is_undone_and_refused(cluster: Cluste
 
 
 def _append(registry: Registry, *versions: SchemaVersion) -> None:
-    """Write records without a decision behind them, as another registry might."""
+    """Write records without a decision, as another registry might."""
     node = registry.server.node
 
     async def append() -> None:
@@ -293,14 +293,14 @@ def test_a_registry_outlives_a_restart_of_its_broker() -> None:
     with Cluster(brokers=1) as cluster, running(config_for(cluster)) as registry:
         assert registry.register("before", A)["id"] == 1
         cluster.kill(1)
-        assert registry.get("/schemas/ids/1")["schema"] == A, "what is known needs no broker"
+        assert registry.get("/schemas/ids/1")["schema"] == A, "a known id needs no broker"
         cluster.start_broker(1)
         assert registry.register("after", AB)["id"] == 2
         assert registry.get("/subjects") == ["after", "before"]
 
 
-def test_topic_that_is_made_anew_is_read_anew(cluster: Cluster) -> None:
-    """Somebody has deleted `_schemas`. What it held is gone; what is written from then on counts."""
+def test_recreated_topic_is_read_from_the_beginning(cluster: Cluster) -> None:
+    """`_schemas` was deleted. The state of its records is dropped, and the new topic's records are applied."""
     config = config_for(cluster)
     with running(config) as registry:
         for number in range(5):
@@ -352,9 +352,9 @@ def test_write_that_is_not_read_back_in_time_is_waited_for_by_the_next(
 def test_member_of_the_group_that_is_no_registry_does_not_end_the_election(junk: bytes) -> None:
     own = Identity(host="here", port=1, scheme="http", is_eligible=True)
     protocol = PrimaryProtocol(own)
-    told = asyncio.run(protocol.assign({"us": protocol.metadata(), "them": junk}))
-    assert told.keys() == {"us", "them"}
-    assert assignment_of(told["us"]).member_id == "us"
+    assignments = asyncio.run(protocol.assign({"us": protocol.metadata(), "them": junk}))
+    assert assignments.keys() == {"us", "them"}
+    assert assignment_of(assignments["us"]).member_id == "us"
     assert assignment_of(junk).primary is None
 
 
@@ -399,7 +399,7 @@ class Process:
 
 
 class Load:
-    """Registers schema after schema, at whichever instance answers, until it is told to stop."""
+    """Registers schemas at any instance that answers, until `stop`."""
 
     def __init__(self, urls: list[str]) -> None:
         self.urls = urls

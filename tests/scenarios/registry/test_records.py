@@ -148,7 +148,7 @@ def test_a_key_that_no_registry_writes_is_refused(data: bytes) -> None:
         key_of(data)
 
 
-def test_what_cannot_be_read_is_skipped_and_the_rest_counts() -> None:
+def test_unreadable_records_are_skipped_and_the_rest_is_applied() -> None:
     store = Store()
     key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
     assert store.apply(b"nonsense", b"", 0) is Applied.UNREADABLE
@@ -173,7 +173,7 @@ def test_a_value_keeps_its_members_in_the_published_order() -> None:
 
 
 def test_schema_whose_members_karapace_has_sorted_is_found_again() -> None:
-    """Else each producer that comes after a move would register it anew, under another id."""
+    """Otherwise each producer would register it again after a move, under another id."""
     store = Store()
     text = '{"fields":[{"default":1,"name":"a","type":"int"}],"name":"R","namespace":"shop","type":"record"}'
     value = json.dumps({"subject": "c-value", "version": 1, "id": 4, "schema": text, "deleted": False}).encode()

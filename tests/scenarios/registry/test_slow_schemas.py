@@ -1,4 +1,4 @@
-"""A schema that takes long to read or to compare: others do not wait, and changes made meanwhile count."""
+"""A schema that is slow to parse or to compare: other writes do not wait, and their changes are taken into account."""
 
 import threading
 from collections.abc import Iterator

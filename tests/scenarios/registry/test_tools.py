@@ -23,7 +23,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(registry: Registry) -> Run:
-    """`barnabas schemas` in this process; what it prints. A status other than 0 is said with `status=`."""
+    """Run `barnabas schemas` in this process and return its output. `status`: the expected exit status."""
 
     def run(*arguments: str, status: int = 0, url: str = registry.url) -> str:
         result = CliRunner().invoke(app, ["schemas", *arguments, "--url", url])
@@ -58,7 +58,7 @@ def test_schemas_from_registering_to_deleting(own_registry: Registry, run: Run, 
     assert own_registry.get("/subjects", deleted="true") == []
 
 
-def test_what_was_exported_is_imported_with_its_ids(
+def test_exported_schemas_are_imported_with_their_ids(
     cluster: Cluster, own_registry: Registry, run: Run, tmp_path: Path
 ) -> None:
     with running(config_for(cluster)) as source:
@@ -97,13 +97,13 @@ def _export_and_import(source: Registry, target: Registry, run: Run, file: Path)
         (["check", "s", "-", "--type", "avro", "--reference", "x"], "write NAME=SUBJECT:VERSION"),
     ],
 )
-def test_mistakes_are_told_with_what_would_do(run: Run, arguments: list[str], message: str) -> None:
+def test_mistakes_are_reported_with_a_remedy(run: Run, arguments: list[str], message: str) -> None:
     assert message in run(*arguments, status=1)
 
 
-def test_a_registry_that_is_not_there_is_told(run: Run) -> None:
-    told = "error: no registry can be reached: http://127.0.0.1:1: Connection refused"
-    assert told in run("list", status=1, url="http://127.0.0.1:1")
+def test_an_unreachable_registry_is_reported(run: Run) -> None:
+    expected = "error: no registry can be reached: http://127.0.0.1:1: Connection refused"
+    assert expected in run("list", status=1, url="http://127.0.0.1:1")
     assert "is not the address of a registry" in run("list", status=1, url="localhost:8081")
 
 

@@ -29,7 +29,7 @@ from tests.soak.workload import QUIET
 
 Row = tuple[int, int, bytes]
 COLUMNS = ("partition", "offset", "value")
-#: Of one segment. A batch of a hundred records has some 1,200 bytes.
+#: Size of a segment. A batch of a hundred records has some 1,200 bytes.
 SEGMENT_BYTES = 16_000
 
 
@@ -40,7 +40,7 @@ class Tiered:
     bootstrap: str
     root: Path
     topic: str
-    #: What is committed, as it was acknowledged, and what was aborted.
+    #: The committed records, as they were acknowledged, and the aborted ones.
     committed: list[Row] = field(default_factory=list)
     aborted: list[Row] = field(default_factory=list)
 
@@ -231,7 +231,7 @@ def test_stream_that_catches_up_reads_the_store_and_keeps_the_order_of_a_partiti
 
 
 @ISOLATION
-def test_store_alone_has_what_was_tiered(tiered: Tiered, isolation: str) -> None:
+def test_store_alone_has_the_tiered_records(tiered: Tiered, isolation: str) -> None:
     reader = SegmentReader(
         log_options({"path": tiered.url, "topic": tiered.topic, "isolationLevel": isolation}), COLUMNS
     )
@@ -242,7 +242,9 @@ def test_store_alone_has_what_was_tiered(tiered: Tiered, isolation: str) -> None
     assert found == wanted
 
 
-def test_what_goes_between_plan_and_read_is_asked_of_the_brokers_who_say_that_it_is_gone(tiered: Tiered) -> None:
+def test_segment_deleted_between_plan_and_read_is_requested_from_the_brokers_and_reported_as_lost(
+    tiered: Tiered,
+) -> None:
     leaving = new_topic(tiered, "leaving", 1)
     write(leaving, numbered("gone", 4_000), 0)
     wait(lambda: len(leaving.segments(0)) >= 2, "segments in the store")
@@ -272,7 +274,7 @@ def test_as_of_an_offset_or_a_time_is_the_same_whenever_it_is_asked(tiered: Tier
         batch_reader(tiered, asOf="2126-01-01T00:00Z").partitions()
 
 
-def test_store_that_cannot_be_read_is_passed_by_unless_it_is_insisted_on(
+def test_unreadable_store_is_skipped_unless_it_is_required(
     tiered: Tiered, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     empty = f"file://{tmp_path}"

@@ -59,7 +59,7 @@ MUTANTS = [
         finding="link 1",
         world="link",
         profile="stuck",
-        test="unit/broker/features/link/test_each_by_itself.py::test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end",
+        test="unit/broker/features/link/test_each_by_itself.py::test_mirror_whose_records_are_not_replicated_does_not_keep_other_mirrors_from_ending",
     ),
     Mutant(
         "a promotion waits for a restarted broker as long as the broker ran before",
@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "an error of the source counts as an absence of records where a mirror begins",
         "broker/features/link/source.py",
-        "        if found.error is not ErrorCode.NONE:  # not for want of a record\n",
+        "        if found.error is not ErrorCode.NONE:  # an error, not just a missing record\n",
         "        if False:\n",
         finding="link 3",
         world="link",

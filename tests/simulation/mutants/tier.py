@@ -66,7 +66,7 @@ MUTANTS = [
         finding="tier 5",
         world="tier",
         profile="together",
-        test="unit/broker/features/tiered/test_metadata_topic.py::test_a_new_leader_that_does_not_know_the_end_yet_has_not_told_all",
+        test="unit/broker/features/tiered/test_metadata_topic.py::test_end_reported_by_a_new_leader_is_not_final_until_it_knows_the_high_watermark",
     ),
     Mutant(
         "a batch of nonsense in the metadata topic stops its reader",

@@ -1,6 +1,6 @@
-"""What a broker can do without: each package here plugs in by `barnabas.broker.parts.feature`.
+"""Optional parts of a broker: each package here plugs in through `barnabas.broker.parts.feature`.
 
-The core imports no feature, and a feature imports no other. A broker without one of them is a broker without its line.
+The core imports no feature, and features do not import each other. Removing a line of `NAMES` removes the feature.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from barnabas.base.config.broker import BrokerConfig
     from barnabas.broker.parts.feature import Feature
 
-#: In the order in which they are built, started and stopped.
+#: In the order of building, starting and stopping.
 NAMES = (
     "audit",
     "tracing",

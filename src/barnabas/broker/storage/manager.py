@@ -28,6 +28,7 @@ from barnabas.broker.storage.manager_load import load_dirs
 from barnabas.broker.storage.manager_moves import OldLogs, put_one_aside
 from barnabas.broker.storage.manager_settings import ManagerSettings
 from barnabas.broker.storage.manager_upkeep import (
+    CHECKPOINTS,
     Checkpointer,
     Periodic,
     checkpoint_offsets,
@@ -39,12 +40,6 @@ from barnabas.broker.storage.manager_upkeep import (
 from barnabas.broker.storage.recovery import open_log
 
 logger = logging.getLogger(__name__)
-
-CHECKPOINTS: Final = (
-    names.RECOVERY_POINT_CHECKPOINT,
-    names.LOG_START_OFFSET_CHECKPOINT,
-    names.REPLICATION_OFFSET_CHECKPOINT,
-)
 
 #: At shutdown many logs sync at once: the file system's journal commits them together, so that thousands take seconds.
 _SYNC_THREADS: Final = 16
@@ -574,7 +569,7 @@ class LogManager:
             self._unlock()
 
     def abandon(self) -> None:
-        """Close every file without a write and unlock the directories: what a process that is killed leaves behind."""
+        """Close every file without a write and unlock the directories, as the end of a killed process does."""
         self.stop()
         for log in self.all_logs():
             log.abandon()
@@ -595,9 +590,7 @@ class LogManager:
         except LogDirFault as fault:
             # The next start recovers this directory; the others are still closed cleanly.
             logger.error(
-                "[log directory %s] was not shut down cleanly, the next start recovers its logs: %s",
-                log_dir.path,
-                fault,
+                "[log directory %s] not shut down cleanly, the next start recovers it: %s", log_dir.path, fault
             )
         except OSError as error:
             self.handle_fault(LogDirFault(log_dir.path, error))

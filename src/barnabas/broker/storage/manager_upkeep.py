@@ -31,9 +31,11 @@ _NEVER_MS: Final = 1 << 53
 Offsets = dict[TopicPartition, int]
 _OFFSET_OF: Final[dict[str, Callable[[Log], int]]] = {
     names.RECOVERY_POINT_CHECKPOINT: lambda log: log.recovery_point,
-    names.REPLICATION_OFFSET_CHECKPOINT: lambda log: log.high_watermark,
     names.LOG_START_OFFSET_CHECKPOINT: lambda log: log.log_start_offset,
+    names.REPLICATION_OFFSET_CHECKPOINT: lambda log: log.high_watermark,
 }
+#: The checkpoint files of a log directory.
+CHECKPOINTS: Final = tuple(_OFFSET_OF)
 
 
 def checkpoint_offsets(name: str, logs: Iterable[Log]) -> Offsets:

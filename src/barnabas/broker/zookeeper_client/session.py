@@ -84,7 +84,7 @@ class ZooKeeperSession:
         self._session_id = 0
         self._connected = False
         self._expired = False
-        #: Nothing is sent any more; `_is_closed`: the connection was told to end, too.
+        #: The session sends nothing any more; `_is_closed`: the connection is ending, too.
         self._stopped = self._is_closed = False
         self._are_credentials_refused = False
         self._first: asyncio.Future[None] | None = None
@@ -189,7 +189,7 @@ class ZooKeeperSession:
         )
 
     async def stop(self) -> None:
-        """Closes the session: its ephemerals go, and what is under way fails with `SessionExpired`."""
+        """Closes the session: its ephemerals go, and operations in progress fail with `SessionExpired`."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""What the page needs to know of the console itself."""
+"""Facts about the console itself that the page needs."""
 
 from typing import Any
 
@@ -17,6 +17,4 @@ async def about(call: Call) -> dict[str, Any]:
     }
 
 
-ENDPOINTS = [
-    Endpoint(method="GET", path="/about", handler=about, summary="The console: version, user, what it may do.")
-]
+ENDPOINTS = [Endpoint(method="GET", path="/about", handler=about, summary="The console: version, user, permissions.")]

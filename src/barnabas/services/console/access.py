@@ -1,4 +1,4 @@
-"""Who may do what: ACLs, quotas, users with SCRAM passwords."""
+"""Access: ACLs, quotas, users with SCRAM passwords."""
 
 from enum import IntEnum
 from typing import Any, Final, TypeVar
@@ -30,7 +30,7 @@ def _word(kind: type[E], value: object, name: str) -> E:
     try:
         return kind[str(value).upper()]
     except KeyError:
-        raise bad_request(f"{name}={value} is none of {', '.join(each.name for each in kind)}") from None
+        raise bad_request(f"{name}={value} is not valid: use {', '.join(each.name for each in kind)}") from None
 
 
 # -- ACLs -------------------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ async def acl_list(call: Call) -> dict[str, Any]:
 
 
 def _acl(call: Call) -> tuple[ResourcePattern, Ace]:
-    """An entry of the body, as the list has it."""
+    """Return the ACL entry in the body, in the format of the list."""
     pattern = ResourcePattern(
         _word(AclResourceType, call.given("resource"), "resource"),
         call.given("name"),
@@ -104,7 +104,7 @@ async def quota_list(call: Call) -> dict[str, Any]:
 
 
 async def set_quota(call: Call) -> dict[str, Any]:
-    """A value of null removes a quota; an entity's name of null is the default of all."""
+    """Set quotas. A value of null removes a quota; an entity's name of null stands for the default."""
     entity = call.given("entity", dict)
     if not entity or any(kind not in ENTITIES for kind in entity):
         raise bad_request(f"entity is an object with some of {', '.join(ENTITIES)}")
@@ -140,12 +140,12 @@ async def user_list(call: Call) -> dict[str, Any]:
 def _mechanism(value: object) -> ScramMechanism:
     found = next((each for each in ScramMechanism if each.sasl_name == str(value).upper()), None)
     if found is None:
-        raise bad_request(f"mechanism={value} is none of {', '.join(each.sasl_name for each in ScramMechanism)}")
+        raise bad_request(f"mechanism={value} is not valid: use {', '.join(each.sasl_name for each in ScramMechanism)}")
     return found
 
 
 async def set_user(call: Call) -> dict[str, Any]:
-    """The password is hashed here: it goes neither to a broker nor to the log."""
+    """The console hashes the password itself: it is neither sent to a broker nor logged."""
     password = call.given("password")
     if not password:
         raise bad_request("the password is empty")

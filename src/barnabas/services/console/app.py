@@ -1,4 +1,4 @@
-"""The application: endpoints of all modules, the page, and what lives behind them."""
+"""The application: endpoints of all modules, the page, and the services behind them."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ from barnabas.services.console.services import Services, Tasks
 from barnabas.services.console.settings import Settings
 from barnabas.services.console.web import PATH_PREFIX, Call, Endpoint, error_document, json_response, routes
 
-#: Each has a list ENDPOINTS.
+#: Each module has a list ENDPOINTS.
 MODULES: Final = (
     about,
     session,
@@ -95,7 +95,7 @@ def create_app(settings: Settings) -> Starlette:
     )
     app.state.services = services
     app.add_middleware(_RawPaths)
-    app.add_middleware(Gate, settings=settings)  # outermost: it sees a request first, and every answer last
+    app.add_middleware(Gate, settings=settings)  # outermost: it sees requests first and answers last
     return app
 
 
@@ -109,17 +109,17 @@ def _description(endpoints: list[Endpoint]) -> Endpoint:
 
 
 async def _page(request: Request) -> Response:
-    """One page for every path: the router in the browser takes it from there."""
+    """Serve the same page for every path: the router in the browser selects the content."""
     return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
 
 
 async def _no_such_endpoint(request: Request) -> Response:
-    refusal = not_found(f"there is no {request.method} {request.url.path}; /api/openapi.json lists what is there")
+    refusal = not_found(f"there is no {request.method} {request.url.path}; /api/openapi.json lists the endpoints")
     return json_response(error_document(refusal), refusal.status)
 
 
 async def _not_allowed(request: Request, error: Exception) -> Response:
-    refusal = Refusal(405, "METHOD_NOT_ALLOWED", f"{request.url.path} does not take {request.method}")
+    refusal = Refusal(405, "METHOD_NOT_ALLOWED", f"{request.url.path} does not support {request.method}")
     return json_response(error_document(refusal), refusal.status)
 
 
@@ -127,7 +127,7 @@ Message = MutableMapping[str, Any]
 
 
 class _RawPaths:
-    """Paths are matched before they are decoded: a group's id may hold slashes, written as `%2F`. `web` decodes later."""
+    """Match paths before they are decoded: a group's id may contain slashes, written as `%2F`. `web` decodes later."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app

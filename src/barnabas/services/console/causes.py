@@ -1,4 +1,4 @@
-"""Why a group's lag grows, from what was seen of it. Pure."""
+"""Why a group's lag grows, according to observations. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ from typing import Final
 from barnabas.base.ids import TopicPartition
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
-#: A member, or a partition, for which nothing is committed for so long while there is something to read.
+#: A member or partition is reported if it commits nothing for this long although there are records to read.
 STILL_S: Final = 30.0
-#: Rebalances within the time that is watched that are too many.
+#: This many rebalances within the observed time are too many.
 REBALANCES_MAX: Final = 3
-#: Of the log, counted from its start: a group that reads there may be overtaken.
+#: The oldest part of a log: retention may overtake a group that reads there.
 _RETENTION_SHARE: Final = 0.1
 _HOT_SHARE: Final = 0.5
 _HOT_RATE: Final = 3.0
@@ -25,14 +25,14 @@ class PartitionSeen:
     committed: int | None
     start: int | None
     end: int | None
-    #: Where a reader of committed records stops; None where it was not asked for.
+    #: The last stable offset; None if it was not requested.
     stable_end: int | None = None
-    #: The client id of the member that reads it, and its member id: several members may share a client id.
+    #: Client id and member id of the member that reads the partition: several members may share a client id.
     member: str | None = None
     member_id: str | None = None
     produced: float | None = None
     consumed: float | None = None
-    #: For how long the group was seen to commit nothing new here.
+    #: How long the group has committed nothing new here.
     still_s: float = 0.0
 
     @property
@@ -52,16 +52,16 @@ class GroupSeen:
     state: str
     members: Sequence[str]
     partitions: Sequence[PartitionSeen]
-    #: How often the group was seen to begin a rebalance within the last minutes.
+    #: How many rebalances were observed within the last minutes.
     rebalances: int = 0
-    #: For how long the group has been seen without a rebalance: before that, other members may have had the partitions.
+    #: Time since the last observed rebalance: before it, other members may have had the partitions.
     settled_s: float = math.inf
-    #: Producers that hold back readers, by partition: in words.
+    #: Descriptions of producers that hold back readers, by partition.
     open_transactions: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 def causes(seen: GroupSeen) -> list[Cause]:
-    """The gravest first. Empty where there is no lag, or nothing to say of it."""
+    """Return the causes, the most serious first; empty without lag, or without a known cause."""
     return [
         cause
         for look in (
@@ -151,17 +151,17 @@ def _transactions(seen: GroupSeen) -> Cause | None:
     ]
     if not held:
         return None
-    who = next((seen.open_transactions[p.partition] for p in held if p.partition in seen.open_transactions), "")
+    producer = next((seen.open_transactions[p.partition] for p in held if p.partition in seen.open_transactions), "")
     return _cause(
         "open-transaction",
         f"An open transaction holds readers of committed records back at offset {held[0].stable_end} of {held[0].partition}"
-        f"{f' and {len(held) - 1} more' if len(held) > 1 else ''}{f': {who}' if who else ''}.",
+        f"{f' and {len(held) - 1} more' if len(held) > 1 else ''}{f': {producer}' if producer else ''}.",
         held,
     )
 
 
 def _still(seen: GroupSeen) -> list[PartitionSeen]:
-    """Partitions with records that a member could read, and for which it has committed nothing for long."""
+    """Return partitions whose member could read records, but has committed nothing for a long time."""
     if seen.settled_s < STILL_S:
         return []
     return [
@@ -178,7 +178,7 @@ def _owner(partition: PartitionSeen) -> str | None:
 
 
 def _at_work(seen: GroupSeen) -> set[str | None]:
-    """Members that have committed something lately, for any of their partitions. They do poll."""
+    """Return members that have recently committed something for any of their partitions: these do poll."""
     return {_owner(p) for p in seen.partitions if p.committed is not None and p.still_s < STILL_S}
 
 
@@ -187,11 +187,11 @@ def _silent_members(seen: GroupSeen) -> Cause | None:
     silent = [p for p in _still(seen) if _owner(p) not in at_work]
     if not silent:
         return None
-    who = sorted({p.member for p in silent if p.member is not None})
+    members = sorted({p.member for p in silent if p.member is not None})
     return _cause(
         "member-does-not-poll",
-        f"{', '.join(who[:3])}{f' and {len(who) - 3} more' if len(who) > 3 else ''} "
-        f"{'has' if len(who) == 1 else 'have'} committed nothing for {_seconds(seen, silent):.0f} s "
+        f"{', '.join(members[:3])}{f' and {len(members) - 3} more' if len(members) > 3 else ''} "
+        f"{'has' if len(members) == 1 else 'have'} committed nothing for {_seconds(seen, silent):.0f} s "
         f"while records wait in {_names(silent)}.",
         silent,
     )
@@ -211,7 +211,7 @@ def _still_partitions(seen: GroupSeen) -> Cause | None:
 
 
 def _seconds(seen: GroupSeen, still: Sequence[PartitionSeen]) -> float:
-    """Counted from the last rebalance: the member had other partitions before it."""
+    """Count from the last rebalance: before it, the member had other partitions."""
     return min(max(p.still_s for p in still), seen.settled_s)
 
 

@@ -1,7 +1,7 @@
-"""What one user sees of the cluster: a client with that user's credentials, and answers that are kept for a moment.
+"""One user's view of the cluster: a client with that user's credentials, and a cache of answers.
 
-Owner: the event loop. `kept` is what makes many viewers cost what one costs: whoever asks the same within a moment gets the
-same answer, and those who ask while it is under way wait for it. What takes long is asked for less often, so that no cluster
+Owner: the event loop. Because of `kept`, many viewers cost as much as one: identical questions within a moment share one
+answer, and a question that is already in flight is not sent twice. Slow answers are requested less often, so that no cluster
 spends more than a small part of its time on its console.
 """
 
@@ -28,10 +28,10 @@ from barnabas.services.console.services import Tasks
 
 T = TypeVar("T")
 
-#: A person waits: what cannot be reached is told after seconds.
+#: A user is waiting: report an unreachable cluster after seconds.
 _TIMEOUT_MS: Final = 10_000
 _KEPT_MAX: Final = 2_000
-#: An answer that took a second is asked for again after so many: half a percent of somebody's time.
+#: An answer that took one second is requested again after this many seconds: half a percent of a broker's time.
 _PACE: Final = 200
 
 
@@ -58,7 +58,7 @@ class ConsoleCluster:
         self.offsets = Offsets(self)
         self.tails = Tails(self)
         self.lag = LagBook(self)
-        #: Of the whole cluster, as far as it is known.
+        #: Number of partitions of the whole cluster, as far as known.
         self.partitions = 0
         self._kept: OrderedDict[object, _Kept] = OrderedDict()
         self._remembered: OrderedDict[object, Any] = OrderedDict()
@@ -71,7 +71,7 @@ class ConsoleCluster:
         await self.client.close()
 
     async def kept(self, key: object, max_age_s: float, ask: Callable[[], Awaitable[T]], *, paced_s: float = 0.0) -> T:
-        """The answer to `ask` that is no older than this; where asking takes long, it may be as old as `paced_s`."""
+        """Return an answer of `ask` no older than `max_age_s`; if asking takes long, it may be as old as `paced_s`."""
         found = self._kept.get(key)
         now_s = asyncio.get_running_loop().time()
         if found is not None:
@@ -81,13 +81,14 @@ class ConsoleCluster:
                 return cast(T, found.value)
         if key not in self._asking:
             self._asking[key] = asyncio.get_running_loop().create_future()
-            # Not the asker's own: one who goes away must not take the answer from the others.
+            # A task of its own, so that one viewer who leaves does not cancel the answer for the others.
             self.tasks.start(self._ask(key, ask), f"ask {key}")
         return cast(T, await asyncio.shield(self._asking[key]))
 
     @staticmethod
     def paced_s(items: int, most_s: float) -> float:
-        """How old an answer with so many items may be: ten thousand are asked for every `most_s`, hundreds every second."""
+        """Return the maximum age of an answer with this many items: 10,000 items are asked for every `most_s`, hundreds every
+        second."""
         return max(1.0, min(items / 10_000, 2.0) * most_s)
 
     async def _ask(self, key: object, ask: Callable[[], Awaitable[Any]]) -> None:
@@ -98,7 +99,7 @@ class ConsoleCluster:
             value = await ask()
         except Exception as error:
             future.set_exception(error)
-            future.exception()  # whoever waited may have gone
+            future.exception()  # marks the error as retrieved: all callers may have gone
         except asyncio.CancelledError:
             future.cancel()
             raise
@@ -112,7 +113,7 @@ class ConsoleCluster:
             del self._asking[key]
 
     def remembered(self, key: object, make: Callable[[], T]) -> T:
-        """What was seen over time, and is not asked for again: changes do not forget it."""
+        """Return observations over time, which `forget` keeps after changes."""
         found = self._remembered.get(key)
         if found is None:
             if len(self._remembered) >= _KEPT_MAX:
@@ -121,14 +122,14 @@ class ConsoleCluster:
         return cast(T, found)
 
     def forget(self) -> None:
-        """After a change: the next look must see it."""
+        """Clear the cache after a change, so that the next answer shows it."""
         self._kept.clear()
         self.offsets.forget()
         self.lag.forget()
         self.collector.ask_again()
 
     def outdated(self, key: object) -> None:
-        """What is kept under this key has turned out to be wrong."""
+        """Drop a cached answer that has turned out to be wrong."""
         self._kept.pop(key, None)
 
     # -- metadata -------------------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class ConsoleCluster:
         return info
 
     async def on_brokers(self, ask: Callable[[int], Awaitable[T]]) -> dict[int, T | ClientError]:
-        """The same question to every broker, side by side; a broker that does not answer has its error."""
+        """Ask every broker the same question concurrently; a broker that does not answer is mapped to its error."""
 
         async def one(broker_id: int) -> T:
             return await ask(broker_id)

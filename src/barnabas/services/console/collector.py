@@ -1,6 +1,6 @@
-"""Live answers: each is asked for once an interval while somebody watches it, and handed to all who do.
+"""Live answers: each is requested once per interval while it is watched, and sent to all its watchers.
 
-Owner: the event loop. A watcher that does not keep up gets the newest answer when it does; nothing piles up.
+Owner: the event loop. A slow watcher gets the newest answer when it is ready; answers do not pile up.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from barnabas.services.console.errors import Refusal
 from barnabas.services.console.services import Tasks
 from barnabas.services.console.web import encode, error_document, refusal_for
 
-#: A comment now and then: proxies close what is silent, and a watcher that is gone is noticed.
+#: Interval of empty comments: proxies close silent connections, and a failed write shows that the watcher has gone.
 SILENCE_S: Final = 15.0
 WATCHED_MAX: Final = 500
 
@@ -32,7 +32,7 @@ class Watcher:
         self._woken.set()
 
     async def events(self, is_present: Callable[[], bool]) -> AsyncIterator[bytes]:
-        """As an event stream writes them: the event is the key, the data is JSON. Until the user's session is over."""
+        """Yield an event stream (event: the key, data: JSON) until the user's session ends."""
         yield b": hello\n\n"
         while is_present():
             try:
@@ -87,7 +87,7 @@ class Collector:
                     self._end(feed)
 
     def ask_again(self) -> None:
-        """After a change: all feeds at once."""
+        """Refresh all feeds at once after a change."""
         for feed in self._feeds.values():
             feed.outdated.set()
 
@@ -112,7 +112,7 @@ class Collector:
                 feed.latest = data
                 for watcher in feed.watchers:
                     watcher.tell(feed.key, data)
-            # All feeds have the same ticks, so that what they share is asked for once.
+            # All feeds have the same ticks, so that they can share answers.
             pause_s = feed.every_s - loop.time() % feed.every_s
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):

@@ -1,7 +1,7 @@
-"""What groups have committed, small: 15,000 groups of ten partitions each take a few megabytes. Pure.
+"""Committed offsets of groups in a compact form: 15,000 groups of ten partitions take a few megabytes. Pure.
 
-Groups that read the same partitions share one `Reads`. A group's lag is counted again when its offsets or the ends of what it
-reads have moved, so that going through all of them costs next to nothing.
+Groups that read the same partitions share one `Reads`. A group's lag is only computed again after its offsets, or the ends of
+its partitions, have changed, so that iterating over all groups is cheap.
 """
 
 import math
@@ -17,12 +17,12 @@ UNKNOWN: Final = -1
 
 @dataclass(slots=True, eq=False)
 class Reads:
-    """Partitions that groups have committed offsets of."""
+    """A set of partitions for which groups have committed offsets."""
 
     partitions: tuple[TopicPartition, ...]
-    #: As they were last seen; another list after one of them has moved.
+    #: The ends as last seen; replaced by a new list when one changes.
     ends: list[int] = field(default_factory=list)
-    #: None: there are several.
+    #: None if there are several topics.
     only_topic: str | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,12 +37,12 @@ class Reads:
 
 @dataclass(slots=True, eq=False)
 class Committed:
-    """Of one group: offsets in the order of what it reads."""
+    """A group's offsets, in the order of `reads.partitions`."""
 
     reads: Reads
     offsets: "array[int]"
     at_s: float
-    #: When other offsets than before were seen; infinitely long ago where that never was.
+    #: When the offsets last changed; -inf if they were never seen to change.
     moved_s: float
     lag: int = 0
     _counted: list[int] | None = None
@@ -62,12 +62,12 @@ class Committed:
 class Totals:
     at_s: float
     by_group: Mapping[str, int]
-    #: Of topics that a group reads.
+    #: Lag by topic.
     by_topic: Mapping[str, int]
 
 
 class Commits:
-    """By group, in the order in which they were asked for: the one that was not asked for the longest comes first."""
+    """By group, in the order of the requests: the group that was not requested for the longest time comes first."""
 
     def __init__(self) -> None:
         self._groups: dict[str, Committed] = {}
@@ -100,7 +100,7 @@ class Commits:
         self._groups[group] = known
 
     def keep(self, is_wanted: Callable[[str], bool]) -> None:
-        """Forget the others."""
+        """Drop the other groups."""
         for group in [group for group in self._groups if not is_wanted(group)]:
             del self._groups[group]
         used = {known.reads.partitions: known.reads for known in self._groups.values()}
@@ -112,7 +112,7 @@ class Commits:
         self._reads.clear()
 
     def of_topic(self, topic: str) -> dict[str, dict[TopicPartition, int]]:
-        """What groups that read this topic have committed of it."""
+        """Return the committed offsets of the topic, by group."""
         readers = {id(each) for each in self._reads.values() if any(p.topic == topic for p in each.partitions)}
         return {
             group: {partition: offset for partition, offset in known.as_dict().items() if partition.topic == topic}
@@ -124,7 +124,7 @@ class Commits:
         return {partition for reads in self._reads.values() for partition in reads.partitions}
 
     def totals(self, end_of: Callable[[TopicPartition], int], now_s: float) -> Totals:
-        """`end_of` has the end that was seen last, or `UNKNOWN`."""
+        """`end_of` returns the last known end, or `UNKNOWN`."""
         for reads in self._reads.values():
             reads.see_ends(end_of)
         by_group: dict[str, int] = {}

@@ -1,6 +1,6 @@
-"""Keys and values of records as people read them: text, JSON, by a schema registry, as an internal topic has them, hex. Pure.
+"""Readable forms of keys and values: text, JSON, decoded by a schema, records of internal topics, hex. Pure.
 
-Whatever cannot be read in the way that was asked for is shown as hex, with a note that says why. Nothing here is markup.
+Content that cannot be decoded in the requested format is shown as hex, with the reason as a note. No output is markup.
 """
 
 import base64
@@ -15,9 +15,9 @@ from barnabas.wire.internal_records import OffsetsDecoder, TransactionLogDecoder
 from barnabas.wire.records import Record
 
 FORMATS: Final = ("auto", "text", "json", "registry", "number", "hex", "base64")
-#: Of a key, value or header in a list; one record is shown whole.
+#: Limit of a key, value or header in a list; a single record is shown whole.
 SHOWN_CHARS_MAX: Final = 20_000
-#: Control characters that text does not have.
+#: Control characters that do not occur in text.
 _NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _INTERNAL: Final[dict[str, OffsetsDecoder | TransactionLogDecoder]] = {
     "__consumer_offsets": OffsetsDecoder(),
@@ -26,17 +26,17 @@ _INTERNAL: Final[dict[str, OffsetsDecoder | TransactionLogDecoder]] = {
 
 
 class Undecodable(BarnabasError):
-    """Why bytes are not what they were said to be."""
+    """Why bytes cannot be decoded in the requested format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     format: str
     text: str
-    #: As filters see it: what JSON has, or the text.
+    #: The value that filters see: decoded JSON, or the text.
     data: Any
     size: int
-    #: What there is to say of it: the schema's id, why it is shown as hex.
+    #: A remark for the user: the schema's id, or why hex is shown.
     note: str = ""
 
     def document(self, chars_max: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Shown:
 
 
 NOTHING: Final = Shown("null", "", None, 0)
-#: Bytes in Confluent's format to (kind, data, note). Raises `Undecodable`.
+#: Converts bytes in Confluent's format to (kind, data, note). Raises `Undecodable`.
 ByRegistry = Callable[[bytes], tuple[str, Any, str]]
 
 

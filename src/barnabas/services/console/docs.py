@@ -6,11 +6,11 @@ from typing import Any, Final
 from barnabas.services.console.errors import not_found
 from barnabas.services.console.web import Call, Endpoint
 
-#: In an installed package they are beside this module, in a clone at its top.
+#: The folder in an installed package, and in a clone.
 _FOLDERS: Final = (Path(__file__).parent / "markdown", Path(__file__).parents[4] / "docs")
 
 
-#: Made of other files by the program that builds the site: there is nothing in them to read here.
+#: Pages that the generator of the site assembles from other files: they have no content of their own.
 _OF_THE_SITE: Final = ("api.", "changelog")
 
 

@@ -1,4 +1,4 @@
-"""One shape for everything that goes wrong: a sentence, and a name that a script can compare (Kafka's, where it is Kafka's)."""
+"""One format for all errors: a sentence, and a name that scripts can compare (Kafka's name for Kafka's errors)."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ def not_found(message: str) -> Refusal:
 
 
 def refusal_of(error: ClientError) -> Refusal:
-    """What the cluster, or the way to it, had to say."""
+    """Translate an error of the cluster, or of the connection to it."""
     if isinstance(error, BrokerRefused):
         message = error.message or error.code.name.lower().replace("_", " ")
         return Refusal(_STATUS.get(error.code, 502 if error.retriable else 400), error.code.name, message)

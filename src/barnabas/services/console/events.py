@@ -1,4 +1,4 @@
-"""`/api/events`: what moves, as server-sent events. `watch` names live GETs with their queries; answers come as they change."""
+"""`/api/events`: live answers as server-sent events. `watch` names live GETs with their queries."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -12,9 +12,9 @@ from barnabas.services.console.collector import Watcher
 from barnabas.services.console.errors import Refusal, bad_request
 from barnabas.services.console.web import PATH_PREFIX, TEXT, Call, Endpoint, encode, error_document
 
-#: Things that one page may watch at once.
+#: Limit of paths that one page may watch.
 _WATCH_MAX: Final = 20
-#: Buffering proxies would keep events back.
+#: These headers keep proxies from buffering events.
 EVENT_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -22,7 +22,7 @@ async def events(call: Call) -> StreamingResponse:
     assert call.request is not None
     wanted = dict.fromkeys(call.request.query_params.getlist("watch"))
     if not wanted or len(wanted) > _WATCH_MAX:
-        raise bad_request(f"watch=/api/… must be given, once to {_WATCH_MAX} times")
+        raise bad_request(f"give watch=/api/… one to {_WATCH_MAX} times")
     asks = {key: _repetition(call, key) for key in wanted}
     watcher, collector = Watcher(), call.cluster.collector
     collector.check_room(asks)
@@ -42,7 +42,7 @@ async def events(call: Call) -> StreamingResponse:
 
 
 def _repetition(call: Call, key: str) -> tuple[Callable[[], Awaitable[Any]], float]:
-    """How to ask again what `key` (a path with its query) asks."""
+    """Return a function that repeats the request `key` (a path with its query), and its interval."""
     path, _, query = key.partition("?")
     if "\n" in key or "\r" in key:
         raise bad_request("a watched path is one line")

@@ -1,4 +1,4 @@
-"""Records to keep: JSON lines, or Parquet. What a search would find, as a file."""
+"""Export the records that a search finds to a file: JSON lines, or Parquet."""
 
 import asyncio
 import base64
@@ -41,7 +41,7 @@ async def export(call: Call) -> StreamingResponse:
 
 
 def file_name(topic: str, kind: str) -> str:
-    """The topic need not exist: whatever was asked for must fit into a header."""
+    """Return a valid file name: the topic may not exist, and its name may contain any characters."""
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', topic)}.{kind}"
 
 
@@ -67,7 +67,7 @@ def _json_line(topic: str, shown: ShownRecord) -> bytes:
 
 
 def _plain(shown: Shown) -> Any:
-    """What JSON can hold as itself, else the text."""
+    """Return data that JSON can represent, else the text."""
     try:
         json_values.write(shown.data)
     except (TypeError, ValueError):
@@ -96,7 +96,7 @@ def _base64(data: bytes | None) -> str | None:
 
 
 async def _through_parquet(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines through a process of its own, which ends with whoever wanted them."""
+    """Convert the lines in a separate process, which ends with the request."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -124,7 +124,7 @@ async def _through_parquet(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _feed(stdin: asyncio.StreamWriter, lines: AsyncIterator[bytes]) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has said why
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its error output says why it ended
         async for line in lines:
             stdin.write(line)
             await stdin.drain()
@@ -137,7 +137,7 @@ ENDPOINTS = [
         method="GET",
         path="/topics/{topic}/export",
         handler=export,
-        summary="Records as JSON lines or Parquet: what a search with the same query finds.",
+        summary="Records that a search with the same query finds, as JSON lines or Parquet.",
         query={
             **WHERE,
             "format": {"enum": list(FORMATS)},

@@ -1,7 +1,7 @@
-"""Expressions in CEL over what records hold, within bounds: strangers may write both.
+"""CEL expressions over the content of records, with limits: neither the expressions nor the records are trusted.
 
-An expression of a few hundred characters can double a list two hundred times, or compare lists of lists for years, on a thread
-that cannot be stopped. So the evaluation counts all that it looks at and makes, and the time of its thread.
+An expression of a few hundred characters can double a list two hundred times, or compare nested lists for years, on a thread
+that cannot be stopped. So the evaluation counts everything that it reads and creates, and the time of its thread.
 """
 
 import functools
@@ -15,14 +15,14 @@ from barnabas.services.console.errors import bad_request
 from barnabas.services.console.quick_expressions import AskCel, NoAnswer, quick
 
 EXPRESSION_CHARS_MAX: Final = 4_000
-#: For one record: elements that macros such as `list.all(…)` look at.
+#: Per record: elements that macros such as `list.all(…)` visit.
 ELEMENTS_MAX: Final = 20_000
-#: For one record: values that functions are given, with those inside of lists and maps; eight characters count as one.
+#: Per record: arguments of functions, including the contents of lists and maps; eight characters count as one.
 WORK_MAX: Final = 1_000_000
 _CHARS_A_UNIT: Final = 8
-#: For one record: CPU time of the thread.
+#: Per record: CPU time of the thread in seconds.
 SECONDS_MAX: Final = 5.0
-#: Their work does not grow with what they are given.
+#: Functions whose cost does not depend on the size of their arguments.
 _CONSTANT: Final = frozenset({"_[_]", "size", "type", "_?_:_", "_&&_", "_||_", "!_", "-_"})
 
 
@@ -37,15 +37,15 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 class CannotSay(Exception):
-    """The expression has no answer for this record; the message says why."""
+    """The expression has no result for this record; the message says why."""
 
 
 class _TooMuch(Exception):
-    """Not one of CEL's own errors, which its macros take for an answer."""
+    """Not a subclass of CEL's errors, which its macros would treat as a result."""
 
 
 class _Budget:
-    """The work that one record may still cost. Owner: the thread that evaluates."""
+    """The remaining budget for one record. Owner: the evaluating thread."""
 
     __slots__ = ("_elements", "_ends_s", "_work")
 
@@ -60,11 +60,11 @@ class _Budget:
     def take_element(self) -> None:
         self._elements -= 1
         if self._elements < 0:
-            raise _TooMuch(f"it looks at more than {ELEMENTS_MAX:,} elements of a record's lists")
+            raise _TooMuch(f"it visits more than {ELEMENTS_MAX:,} elements of a record's lists")
         self._check_time()
 
     def take(self, values: Sequence[Any]) -> None:
-        """Before a function looks at them: lists within lists may be few and count as billions."""
+        """Charge values before a function uses them: a few nested lists may count as billions of values."""
         self._check_time()
         waiting = list(values)
         while waiting:
@@ -79,7 +79,7 @@ class _Budget:
                 self._work -= len(value)
                 waiting += value if self._work > 0 else ()
             if self._work < 0:
-                raise _TooMuch("it works through too much, or makes too much, for one record")
+                raise _TooMuch("it reads or creates too many values for one record")
 
     def _check_time(self) -> None:
         if time.thread_time() > self._ends_s:
@@ -87,7 +87,7 @@ class _Budget:
 
 
 def compiled(expression: str, names: Iterable[str] = ()) -> Callable[[Mapping[str, Any]], bool]:
-    """`evaluate(values)`, which raises `CannotSay`. Each has bounds of its own: call it from one thread at a time.
+    """Return `evaluate(values)`, which raises `CannotSay`. Each has its own budget: call it from one thread at a time.
 
     Compiling may take a second: call it from a thread. `names` are the variables that every call has.
 
@@ -95,7 +95,7 @@ def compiled(expression: str, names: Iterable[str] = ()) -> Callable[[Mapping[st
     """
     if len(expression) > EXPRESSION_CHARS_MAX:
         raise bad_request(f"an expression may have up to {EXPRESSION_CHARS_MAX} characters")
-    import celpy  # tens of milliseconds and megabytes, for those who use it
+    import celpy  # takes tens of milliseconds and megabytes, so it is imported when needed
     from celpy.celparser import CELParseError
     from celpy.evaluation import CELEvalError
 
@@ -130,7 +130,7 @@ def compiled(expression: str, names: Iterable[str] = ()) -> Callable[[Mapping[st
         except (RecursionError, ValueError, TypeError, OverflowError) as error:
             raise CannotSay(_one_line(error)) from None
         if not isinstance(result, celpy.celtypes.BoolType | bool):
-            raise CannotSay("it is neither true nor false")
+            raise CannotSay("the result is neither true nor false")
         return bool(result)
 
     return evaluate
@@ -138,7 +138,8 @@ def compiled(expression: str, names: Iterable[str] = ()) -> Callable[[Mapping[st
 
 @functools.cache
 def _bounded_runner() -> Any:
-    """Counts each element that a macro looks at, what functions are given, and what is made: no value outgrows the bounds."""
+    """Count each element that a macro visits, and all arguments and results of functions, so that no value exceeds the
+    limits."""
     import celpy
     from celpy.evaluation import Evaluator
 
@@ -201,7 +202,7 @@ def _bounded_operators(budget: _Budget) -> dict[str, Callable[..., Any]]:
             if name == "_%_" and isinstance(values[0], str | bytes):
                 raise TypeError(
                     "no such overload"
-                )  # Python would take it for a format, and fill a gigabyte with blanks
+                )  # Python would treat the text as a format string, and could fill a gigabyte with blanks
             budget.take(() if name in _CONSTANT else values)
             if name in _COMPARISONS and (found := _compared(name, *values)) is not None:
                 return found
@@ -274,7 +275,7 @@ def _to_cel(value: Any) -> Any:
     if isinstance(value, bool):
         return celtypes.BoolType(value)
     if isinstance(value, int):
-        # CEL's integers have 64 bits; a larger one is only near enough as a double.
+        # CEL's integers have 64 bits; a larger one becomes a double, with some loss of precision.
         return celtypes.IntType(value) if -(2**63) <= value < 2**63 else celtypes.DoubleType(value)
     if isinstance(value, float):
         return celtypes.DoubleType(value)

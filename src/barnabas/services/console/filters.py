@@ -1,7 +1,8 @@
-"""Which records a search wants: those that hold a text, and those for which an expression (CEL) is true.
+"""Filters of a search: records that contain a text, and for which an expression (CEL) is true.
 
-An expression sees `key` and `value` (what JSON, Avro or Protobuf have, else text), `headers` (text by name), `partition`,
-`offset`, `timestamp` (ms) and `topic`. A record that it cannot be evaluated for (it has no such field) is not wanted.
+An expression sees `key` and `value` (data decoded from JSON, Avro or Protobuf, else text), `headers` (text by name),
+`partition`, `offset`, `timestamp` (ms) and `topic`. A record for which it fails (for example because a field is missing) does
+not match.
 """
 
 import re
@@ -15,16 +16,16 @@ _NAMES: Final = ("key", "value", "headers", "partition", "offset", "timestamp", 
 
 
 class Filter:
-    """`matches` may take a millisecond for an expression: call it from a thread."""
+    """`matches` may take a millisecond to evaluate an expression: call it on a thread."""
 
     def __init__(self, topic: str, text: str, expression: str) -> None:
         self._topic = topic
         self._text = text.lower()
         self._evaluate = compiled(expression, _NAMES) if expression else None
-        #: What the expression could not be evaluated for: how many, and why the last one was not.
+        #: Number of records for which the expression failed, and (below) the last reason.
         self.failed = 0
         self.failure = ""
-        #: Nobody waits for an answer any more.
+        #: Set when the search has ended, to stop the thread.
         self.is_over = False
         self._used = [name for name in _NAMES if re.search(rf"\b{name}\b", expression)]
 

@@ -1,4 +1,4 @@
-"""The checks before every request, and the headers that bind the page. `http.origins` says what is checked, and why."""
+"""The checks before every request, and the page's security headers. `http.origins` has the checks and the reasons."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-#: Scripts, styles, fonts and pictures are files of the console: nothing inline, nothing of others, no frames.
+#: Scripts, styles, fonts and pictures must be files of the console: nothing inline, nothing from elsewhere, no frames.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "
     "manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -64,7 +64,7 @@ class Gate:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > _PATH_BYTES_MAX:
             return Refusal(414, "TOO_LONG", f"an address may have up to {_PATH_BYTES_MAX} bytes")
-        # A link to a page of the console may stand anywhere.
+        # Any site may link to a page of the console.
         is_page = scope["method"] in _SAFE and not scope["path"].startswith(PATH_PREFIX)
         try:
             if self._only_loopback:

@@ -1,4 +1,4 @@
-"""Groups: the list, and one of them with its lag and why that grows."""
+"""Groups: the list, and a single group with its lag and the causes of its growth."""
 
 import asyncio
 import math
@@ -20,9 +20,9 @@ from barnabas.services.console.web import FLAG, NUMBER, TEXT, Call, Endpoint
 
 SORTS: Final = ("group", "state", "type", "lag")
 WINDOW_MAX: Final = 500
-#: Rebalances are counted over this time.
+#: Time over which rebalances are counted.
 _REBALANCES_S: Final = 300.0
-#: On the page of a group: asked for so often, and no older than this by then. So a lag in sight is less than a second old.
+#: Interval and maximum age of the answers on a group's page, so that the shown lag is less than a second old.
 _EVERY_S: Final = 0.7
 _AGE_S: Final = 0.2
 
@@ -72,7 +72,7 @@ async def group_list(call: Call) -> dict[str, Any]:
 
 
 async def _member_counts(cluster: ConsoleCluster, window: Sequence[Listed]) -> dict[str, int]:
-    """Groups that are not empty are described, those of one coordinator together, and that is kept for a while."""
+    """Describe the groups that are not empty, with one request per coordinator; the result is cached."""
     empty = {group.group: 0 for group in window if group.state in ("Empty", "Dead")}
     active = [group for group in window if group.group not in empty and group.type in (admin.CLASSIC, admin.CONSUMER)]
     if not active:
@@ -98,14 +98,14 @@ async def _member_counts(cluster: ConsoleCluster, window: Sequence[Listed]) -> d
 
 @dataclass(slots=True)
 class Watched:
-    """Rebalances that were seen of a group while somebody looked."""
+    """Rebalances of a group that were observed while a page showed it."""
 
     state: str = ""
     members: frozenset[str] = frozenset()
     rebalanced_s: deque[float] = field(default_factory=lambda: deque(maxlen=50))
 
     def see(self, described: GroupDescription, now_s: float) -> int:
-        """How many within the last minutes: the group began one, or has other members than before."""
+        """Return the number of rebalances within the last minutes: one began, or the members have changed."""
         members = frozenset(member.member_id for member in described.members)
         began = described.state in REBALANCING and self.state not in REBALANCING
         changed = bool(self.members) and members != self.members and described.state not in REBALANCING
@@ -189,7 +189,7 @@ async def _seen(
     behind = [each for each in partitions if each in ends and committed.get(each, ends[each]) < ends[each]]
 
     async def ask_held() -> dict[TopicPartition, int]:
-        """Last stable offsets that lie below the ends that were seen before them: without a transaction they cannot."""
+        """Return the last stable offsets below the ends that were read before: only an open transaction causes these."""
         stable = await cluster.offsets.stable_ends(behind)
         return {each: offset for each, offset in stable.items() if offset < ends[each]}
 
@@ -225,7 +225,7 @@ async def _seen(
 
 
 async def _open_transactions(cluster: ConsoleCluster, rows: Sequence[PartitionSeen]) -> dict[TopicPartition, str]:
-    """Who holds readers back, of the first partition where somebody does."""
+    """Describe the producer that holds readers back, for the first such partition."""
     held = next(
         (
             row
@@ -245,7 +245,7 @@ async def _open_transactions(cluster: ConsoleCluster, rows: Sequence[PartitionSe
         try:
             producers = await describe_producers(cluster.client, held.partition)
         except ClientError as error:
-            return f"who it is was not told ({error})"
+            return f"its producer is unknown ({error})"
         open_ones = [each for each in producers if each.current_txn_start_offset >= 0]
         if not open_ones:
             return ""
@@ -266,7 +266,7 @@ def _total(rates: Any) -> float | None:
 
 
 async def partition_history(call: Call) -> dict[str, Any]:
-    """Of the partitions of one topic."""
+    """Return the history of the partitions of one topic."""
     history = call.cluster.lag.history.get(call.path["group"])
     if history is None:
         return {"at": [], "partitions": {}}
@@ -280,7 +280,7 @@ async def partition_history(call: Call) -> dict[str, Any]:
 
 
 async def topic_groups(call: Call) -> dict[str, Any]:
-    """The groups that have committed offsets of a topic, among those that are known so far."""
+    """Return the groups that have committed offsets of a topic, as far as groups are known."""
     cluster = call.cluster
     topic = (await cluster.topic(call.path["topic"])).name
     known, total = await cluster.lag.sweep()
@@ -313,7 +313,7 @@ ENDPOINTS = [
         method="GET",
         path="/groups",
         handler=group_list,
-        summary="A window of the groups, with their lag. Sorted by lag, all are asked a few at a time: lagKnown of lagOf.",
+        summary="A window of the groups, with their lag. Sorted by lag, all are read a few at a time: lagKnown of lagOf.",
         query={
             "search": TEXT,
             "state": TEXT,

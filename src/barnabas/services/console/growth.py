@@ -1,11 +1,11 @@
-"""Offsets over time: how fast they grow, since when they stand still. Pure."""
+"""Offsets over time: how fast they grow, and since when they are unchanged. Pure."""
 
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-#: What was not noted within this time starts its rate anew.
+#: After a gap of this length the rate is measured from the beginning.
 _GAP_S: Final = 600.0
 _REMEMBERED_MAX: Final = 100_000
 
@@ -16,10 +16,10 @@ K = TypeVar("K", bound=Hashable)
 class _Sample:
     at_s: float
     value: int
-    #: When it last was another one; infinitely long ago where that was never seen.
+    #: When the value last changed; -inf if it was never seen to change.
     moved_s: float
     seen_s: float
-    #: What the rate counts from, and what it will count from next.
+    #: Start of the current measurement, and (below) of the next one.
     from_s: float
     from_value: int
     next_s: float
@@ -28,7 +28,7 @@ class _Sample:
 
 class Growth(Generic[K]):
     def __init__(self, rate_s: float = 5.0) -> None:
-        """A rate is taken over at least `rate_s`, once that has passed: records and commits come in batches."""
+        """A rate is measured over at least `rate_s`, because records and commits arrive in batches."""
         self._rate_s = rate_s
         self._samples: dict[K, _Sample] = {}
 
@@ -58,18 +58,18 @@ class Growth(Generic[K]):
         return now_s - sample.at_s if sample is not None else math.inf
 
     def is_still(self, key: K, now_s: float, for_s: float) -> bool:
-        """Whether it has been looked at for so long, and has not moved."""
+        """Whether the value has been observed for this long without a change."""
         sample = self._samples.get(key)
         return sample is not None and now_s - max(sample.moved_s, sample.seen_s) >= for_s
 
     def rate(self, key: K, *, over_s: float = 0.0) -> float | None:
-        """A second, over the last seconds; None where that is one sample, or not so many seconds."""
+        """Change per second; None if there is only one sample, or the samples span less than `over_s`."""
         sample = self._samples.get(key)
         if sample is None or sample.at_s <= sample.from_s + over_s:
             return None
         return (sample.value - sample.from_value) / (sample.at_s - sample.from_s)
 
     def still_s(self, key: K) -> float:
-        """For how long it was seen not to move."""
+        """Return how long the value was observed without a change."""
         sample = self._samples.get(key)
         return 0.0 if sample is None else sample.at_s - max(sample.moved_s, sample.seen_s)

@@ -1,8 +1,7 @@
-"""Who asks, and whether a change may go ahead: every request passes `identify`, every changing one `changing` as well.
+"""Identifies users and permits changes: every request passes `identify`, every change `changing` as well.
 
-Where nobody signs in, everybody is the user whose settings the console was started with. Where they sign in, each user has a
-client of his own, so that the cluster's ACLs decide what he sees and does; his sessions share it.
-Owner: the event loop.
+Without sign-in, all requests use the settings with which the console was started. With sign-in, each user has a separate
+client, so that the cluster's ACLs apply; all sessions of a user share it. Owner: the event loop.
 """
 
 import asyncio
@@ -31,37 +30,37 @@ from barnabas.services.registry.client import RegistryClient
 from barnabas.wire.auth.login_pace import SignInThrottle
 
 log = logging.getLogger(__name__)
-#: Every change, and every sign-in: who, what, when, from where.
+#: Logs every change and every sign-in: user, change, time, address.
 audit = logging.getLogger("barnabas.console.audit")
 
 CSRF_HEADER: Final = "x-csrf-token"
 COOKIE: Final = "barnabas-console"
-#: Over HTTPS a browser then takes it only from this very host.
+#: The prefix makes browsers accept the cookie over HTTPS only, and send it to this host only.
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"
-#: Sign-ins that the cluster is asked about at the same time, and those that may wait for that.
+#: Limits of concurrent sign-ins at the cluster, and (below) of those that wait.
 _SIGN_INS_MAX: Final = 8
 _SIGN_INS_WAITING_MAX: Final = 64
-#: The name of all where nobody signs in.
+#: The user's name if there is no sign-in.
 _NOBODY: Final = "console"
 ACCOUNTS_MAX: Final = 50
-#: Searches and exports at the same time: each reads up to its own bounds.
+#: Limits of concurrent searches and exports; each of them has limits of its own.
 SEARCHES_PER_USER_MAX: Final = 3
 SEARCHES_MAX: Final = 12
 _AUDIT_CHARACTERS_MAX: Final = 2_000
-#: How a record's key or value is written: who may read the log may not read the topic.
+#: Members with a record's content, which is not logged: readers of the log may lack the right to read the topic.
 _CONTENT: Final = frozenset({"text", "base64"})
-#: What must not stand in a log. Names in the bodies of changes, in lower case and without signs.
+#: Members that are not logged, in lower case and without punctuation.
 _SECRET_NAMES: Final = ("password", "secret", "token", "jaas", "keystore", "truststore", "credential")
 
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """One user with one secret: all his sessions share his client."""
+    """One user with one secret; all sessions with these credentials share the client."""
 
     name: str
     cluster: ConsoleCluster
     digest: str
-    #: The schema registry, as it shows itself to the user.
+    #: The schema registry with the user's rights.
     registered: Registered | None = None
     sessions: int = 0
 
@@ -75,7 +74,7 @@ class Guard:
     def __init__(self, settings: Settings, tasks: Tasks) -> None:
         self._settings = settings
         self._tasks = tasks
-        #: Everybody's, unless people sign in.
+        #: The shared client of all requests if there is no sign-in.
         self._own = None
         if not settings.needs_sign_in:
             cluster = ConsoleCluster(settings.client, tasks)
@@ -84,7 +83,7 @@ class Guard:
             now_s=lambda: asyncio.get_running_loop().time(), ended=self._session_ended
         )
         self._accounts: dict[str, Account] = {}
-        #: Sessions of scripts, which send their credentials each time, by digest.
+        #: Sessions of scripts, which send their credentials with each request, by digest.
         self._scripts: dict[str, Session[Account]] = {}
         self._signing: dict[str, asyncio.Lock] = {}
         self._throttle = SignInThrottle()
@@ -92,13 +91,13 @@ class Guard:
         self._sign_ins_waiting = 0
         self._searches: dict[str, int] = {}
         self._sweeping: asyncio.TimerHandle | None = None
-        #: For changes where nobody signs in. Other sites cannot read it, so they cannot send it.
-        self._open_token = self.sessions.digest("nobody signs in")
+        #: CSRF token for changes without sign-in. Other sites cannot read it, so they cannot send it.
+        self._open_token = self.sessions.digest("without sign-in")
 
-    # -- who asks -----------------------------------------------------------------------------------------------------
+    # -- identification -----------------------------------------------------------------------------------------------
 
     async def identify(self, request: Request, endpoint: Endpoint) -> User:
-        """:raises Refusal: 401 for one who has to sign in, 403 for a change that the console's page did not send."""
+        """:raises Refusal: 401 if the user has to sign in, 403 for a change that the console's page did not send."""
         if self._own is not None:
             if endpoint.changes and request.headers.get(CSRF_HEADER) != self._open_token:
                 raise _forged()
@@ -116,7 +115,7 @@ class Guard:
         )
 
     async def _session(self, request: Request) -> tuple[Session[Account] | None, bool]:
-        """And whether a cookie named it: browsers send those by themselves, headers not."""
+        """Return the session, and whether a cookie named it: browsers send cookies by themselves, but not headers."""
         authorization = request.headers.get("authorization")
         if authorization:
             return await self._script(authorization, self.address_of(request)), False
@@ -131,7 +130,7 @@ class Guard:
         digest = self.sessions.digest(authorization)
         lock = self._signing.setdefault(digest, asyncio.Lock())
         try:
-            # The first of many requests at once signs in, the others find its session.
+            # Of many concurrent requests, the first one signs in, and the others find its session.
             async with lock:
                 session = self._scripts.get(digest)
                 if session is None or not self.sessions.is_used(session):
@@ -147,7 +146,7 @@ class Guard:
         return SECURE_COOKIE if self._settings.is_https else COOKIE
 
     def csrf_token(self, session: Session[Account] | None) -> str | None:
-        """What the page has to send with changes; None for one who has yet to sign in."""
+        """Return the token that the page must send with changes; None before sign-in."""
         if not self._settings.needs_sign_in:
             return self._open_token
         return session.csrf_token if session is not None else None
@@ -159,7 +158,7 @@ class Guard:
     # -- signing in ---------------------------------------------------------------------------------------------------
 
     async def sign_in(self, credentials: Credentials, address: str) -> Session[Account]:
-        """:raises Refusal: where the cluster does not let the user in, or too many tries came before."""
+        """:raises Refusal: if the cluster refuses the user, or after too many failures."""
         now_s = asyncio.get_running_loop().time()
         wait_s = self._throttle.wait_s(address, credentials.user, now_s)
         if wait_s > 0:
@@ -190,7 +189,7 @@ class Guard:
                 return await prove(self._settings.client, credentials)
         except AuthenticationFailed as error:
             audit.warning("user=%s fails=sign-in from=%s: %s", _safe(credentials.user), address, error)
-            # Not why: whether a user exists is nobody's business.
+            # Do not say why: the answer must not reveal whether a user exists.
             raise Refusal(401, "SIGN_IN_FAILED", "the cluster does not know this user with this password") from None
         except BaseException:
             self._throttle.forgotten(address, credentials.user)
@@ -203,9 +202,7 @@ class Guard:
         account = self._accounts.get(digest)
         if account is None:
             if len(self._accounts) >= ACCOUNTS_MAX:
-                raise Refusal(
-                    503, "TOO_MANY", f"{ACCOUNTS_MAX} users are signed in, which is all there may be", retry_s=60
-                )
+                raise Refusal(503, "TOO_MANY", f"{ACCOUNTS_MAX} users are signed in, which is the limit", retry_s=60)
             cluster = ConsoleCluster(identity.config, self._tasks, security=identity.security)
             registered = _registered(self._settings, credentials)
             account = self._accounts[digest] = Account(credentials.user, cluster, digest, registered)
@@ -225,7 +222,7 @@ class Guard:
             self._tasks.start(account.close(), f"close the client of {account.name}")
 
     def _sweep(self) -> None:
-        """Sessions end on time, also when nobody asks: what they signed in with goes with them."""
+        """End sessions on time, also without requests, so that their credentials are removed from memory."""
         wait_s = self.sessions.sweep()
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -240,12 +237,12 @@ class Guard:
         for account in (*accounts, *((self._own,) if self._own else ())):
             await account.close()
 
-    # -- what they may do ---------------------------------------------------------------------------------------------
+    # -- permissions --------------------------------------------------------------------------------------------------
 
     async def changing(self, endpoint: Endpoint, call: Call) -> Any:
-        """Carries out a change, and writes it to the log with its outcome."""
+        """Carry out a change, and log it with its outcome."""
         if not self._settings.read_write:
-            raise Refusal(403, "READ_ONLY", "this console only reads; start it with --read-write to change things")
+            raise Refusal(403, "READ_ONLY", "this console only reads; start it with --read-write to allow changes")
         address = self.address_of(call.request) if call.request is not None else "-"
         what = f"{endpoint.method} {endpoint.path} {_described(call.path, call.query, call.body)}"
         try:
@@ -259,7 +256,7 @@ class Guard:
 
     @contextlib.contextmanager
     def searching(self, user: User) -> Iterator[None]:
-        """While a search or an export runs. :raises Refusal: where too many do."""
+        """Count a running search or export. :raises Refusal: if there are too many."""
         mine = self._searches.get(user.name, 0)
         limit = SEARCHES_PER_USER_MAX if self._settings.needs_sign_in else SEARCHES_MAX
         if mine >= limit or sum(self._searches.values()) >= SEARCHES_MAX:
@@ -298,7 +295,7 @@ def _of_header(authorization: str) -> Credentials:
 
 
 def _described(*parts: Mapping[str, Any]) -> str:
-    """What was asked for, for the log: without secrets, and not without end."""
+    """Return the request for the log: without secrets, and shortened."""
     shown = " ".join(json.dumps(_without_secrets(part), ensure_ascii=True, default=str) for part in parts if part)
     return shown if len(shown) <= _AUDIT_CHARACTERS_MAX else shown[:_AUDIT_CHARACTERS_MAX] + "…"
 
@@ -321,5 +318,5 @@ def _is_secret(name: str) -> bool:
 
 
 def _safe(name: str) -> str:
-    """A user's name cannot end its field."""
+    """Quote a user's name, so that it cannot end its field in the log."""
     return json.dumps(name, ensure_ascii=True)

@@ -1,4 +1,5 @@
-"""What only our brokers tell: replicas side by side, who waits, stage times, decisions, znodes, transactions."""
+"""Views that only barnabas brokers offer: replicas side by side, waiting requests, stage times, decisions, znodes,
+transactions."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +10,7 @@ from barnabas.services.console.errors import Refusal, bad_request, not_found
 from barnabas.services.console.inside_sources import Asked
 from barnabas.services.console.web import FLAG, NUMBER, TEXT, Call, Endpoint, whole
 
-#: Decisions of all brokers together that are shown.
+#: Limit of shown decisions, of all brokers together.
 _TIMELINE_MAX = 400
 
 
@@ -18,11 +19,11 @@ async def _ask(call: Call, view: str, brokers: Iterable[int] | None = None, **qu
 
 
 async def _partition_of(call: Call) -> PartitionInfo:
-    """As the cluster shows it to this user."""
+    """Return the partition, if the cluster shows it to this user."""
     number = whole(call.path["partition"], "partition")
     topic = await call.cluster.topic(call.path["topic"])
     if topic.error is not ErrorCode.NONE:
-        raise Refusal(403, topic.error.name, f"topic {topic.name} is not shown to you")
+        raise Refusal(403, topic.error.name, f"you may not see the topic {topic.name}")
     found = next((info for info in topic.partitions if info.index == number), None)
     if found is None:
         raise not_found(f"{topic.name} has no partition {number}")
@@ -30,7 +31,7 @@ async def _partition_of(call: Call) -> PartitionInfo:
 
 
 async def sources(call: Call) -> dict[str, Any]:
-    """Which brokers show their inside, and why others do not."""
+    """List which brokers offer the views, and why others do not."""
     asked = await _ask(call, "")
     return {"brokers": [each.row() for each in asked], "isAvailable": any(each.answer for each in asked)}
 
@@ -72,14 +73,14 @@ def _chosen(call: Call) -> list[int] | None:
 
 
 async def timeline(call: Call) -> dict[str, Any]:
-    """Decisions of all brokers, the newest first. Each broker has those of its own time as controller."""
+    """Return the decisions of all brokers, the newest first. Each broker has those of its own time as controller."""
     asked = await _ask(call, "controller")
     decisions = [
         {"broker": each.broker, **decision}
         for each in asked
         if each.answer is not None
         for decision in each.answer["decisions"]
-        # Who noticed a new controller says no more than the new controller itself.
+        # Other brokers noticing a new controller add nothing to the new controller's own entry.
         if decision["what"] != "controller changed" or decision["details"].get("broker") in (-1, each.broker)
     ]
     decisions.sort(key=lambda each: -each["at_ms"])
@@ -107,7 +108,7 @@ async def transactions(call: Call) -> dict[str, Any]:
 
 
 async def znode(call: Call) -> dict[str, Any]:
-    """One znode as any broker sees it, with all brokers that watch it, and the broker whose session owns it."""
+    """Return one znode as any broker sees it, the brokers that watch it, and the broker whose session owns it."""
     path = call.text("path", "/")
     if not path.startswith("/"):
         raise bad_request(f"{path!r} is not the path of a znode")
@@ -115,7 +116,7 @@ async def znode(call: Call) -> dict[str, Any]:
     seen = next((each.answer for each in asked if each.answer is not None), None)
     if seen is None:
         reasons = sorted({each.error or "" for each in asked})
-        raise not_found("; ".join(reasons) or "no broker shows its inside")
+        raise not_found("; ".join(reasons) or "no broker has barnabas.inside.enable=true")
     owner = None
     if seen["ephemeral_owner"]:
         sessions = await _ask(call, "")
@@ -139,7 +140,7 @@ ENDPOINTS = [
         method="GET",
         path="/inside",
         handler=sources,
-        summary="Brokers that show their inside.",
+        summary="Brokers that offer internal views.",
         live_s=2.0,
     ),
     Endpoint(
@@ -154,14 +155,14 @@ ENDPOINTS = [
         method="GET",
         path=_PARTITION + "/producers",
         handler=producers,
-        summary="Producers that the leader's log knows.",
+        summary="Producers in the leader's log.",
         live_s=2.0,
     ),
     Endpoint(
         method="GET",
         path="/inside/waiting",
         handler=waiting,
-        summary="Requests that wait, and what for.",
+        summary="Waiting requests, and what they wait for.",
         query={"broker": NUMBER},
         live_s=1.0,
     ),
@@ -177,7 +178,7 @@ ENDPOINTS = [
         method="GET",
         path="/inside/controller",
         handler=timeline,
-        summary="What controllers decided, and why.",
+        summary="Decisions of controllers, with reasons.",
         live_s=1.0,
     ),
     Endpoint(

@@ -1,10 +1,10 @@
-"""Where brokers show their inside, and how to ask: `--inside`.
+"""Addresses of the brokers' internal views, and requests to them: `--inside`.
 
-`auto` asks the brokers themselves: their settings say whether they show it and on which port. A broker that picks a free port
-cannot say which in its settings: name the addresses then. An address may have `{host}` and `{id}` of a broker in it.
+`auto` asks the brokers: their settings say whether the views are on, and the port. A broker that picks a free port cannot
+publish it in its settings: then the addresses must be given. An address may contain `{host}` and `{id}` of a broker.
 
-The inside knows no users. So whoever wants to see it must be allowed to read the brokers' settings (DescribeConfigs on the
-cluster): the cluster decides, as everywhere.
+The views do not know users. So a user must have the right to read the brokers' settings (DescribeConfigs on the cluster): as
+everywhere, the cluster decides.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from barnabas.services.registry.values import json_values
 AUTO: Final = "auto"
 NONE: Final = "none"
 _ENABLE, _HOST, _PORT = "barnabas.inside.enable", "barnabas.metrics.host", "barnabas.metrics.port"
-#: Addresses that mean "this machine", or every address of it: there the broker's own host is the better one.
+#: Bind addresses that other machines cannot use: use the broker's own host instead.
 _ANYWHERE: Final = ("", "0.0.0.0", "::")
-#: A person waits, and a broker that died must not hold the others' answers back.
+#: Short, because a user is waiting, and a failed broker must not delay the others' answers.
 _TIMEOUT_S: Final = 3.0
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one broker said, or why it said nothing."""
+    """One broker's answer, or its error."""
 
     broker: int
     answer: Mapping[str, Any] | None = None
@@ -51,27 +51,28 @@ class InsideSources:
     """Owner: the event loop."""
 
     def __init__(self, wanted: str) -> None:
-        """:raises ConfigError: for what is no address."""
+        """:raises ConfigError: if an address is not valid."""
         self._is_auto = wanted == AUTO
         self._is_off = wanted == NONE
         self._addresses = [] if self._is_auto or self._is_off else [_checked(each) for each in wanted.split(",")]
         self._http: httpx.AsyncClient | None = None
-        #: Of brokers that were found once: one that is away is asked all the same.
+        #: Addresses of brokers found earlier: used even while a broker is down.
         self._known: dict[int, str] = {}
 
     async def close(self) -> None:
         if self._http is not None:
             await self._http.aclose()
 
-    # -- where --------------------------------------------------------------------------------------------------------
+    # -- addresses ----------------------------------------------------------------------------------------------------
 
     async def urls(self, cluster: ConsoleCluster) -> tuple[dict[int, str], dict[int, str]]:
-        """Addresses by broker, and why others have none. :raises Refusal: for who may not look."""
+        """Return addresses by broker, and reasons for brokers without one. :raises Refusal: if the user may not see the
+        views."""
         if self._is_off:
             raise Refusal(404, "NO_INSIDE", "this console was started with --inside none")
         brokers = (await cluster.image()).brokers
         why: dict[int, str] = {}
-        # Also where addresses are given: the cluster decides who may look.
+        # Also with given addresses: the cluster decides who may see the views.
         said = await asyncio.gather(*(self._of_settings(cluster, broker) for broker in brokers.values()))
         for broker, found in zip(brokers.values(), said, strict=True):
             if found.startswith("http"):
@@ -85,7 +86,7 @@ class InsideSources:
         return dict(self._known), why
 
     async def _of_settings(self, cluster: ConsoleCluster, broker: Broker) -> str:
-        """The address, or why there is none."""
+        """Return the address, or the reason why there is none."""
         key = (ConfigResourceType.BROKER, str(broker.id))
 
         async def ask() -> str:
@@ -96,7 +97,7 @@ class InsideSources:
             except ClientError as error:
                 return str(error)
             settings = {entry.name: entry.value or "" for entry in entries}
-            # Other brokers do not know the setting, and ours do not tell defaults of what Kafka does not have.
+            # Apache's brokers do not know the setting, and ours list defaults only of Kafka's settings.
             if settings.get(_ENABLE) != "true":
                 return f"{_ENABLE} is not true"
             if settings.get(_PORT) in ("0", ""):
@@ -104,7 +105,7 @@ class InsideSources:
             host = settings.get(_HOST) or "127.0.0.1"
             return f"http://{bracketed(broker.host if host in _ANYWHERE else host)}:{settings[_PORT]}"
 
-        # The settings of a broker that is known to show its inside change with a restart, and then it does not answer.
+        # Settings of a broker with the views on only change with a restart, during which it does not answer.
         return await cluster.kept(("inside settings", broker.id), 300.0 if broker.id in self._known else 10.0, ask)
 
     async def _resolve(self, brokers: Iterable[Broker]) -> None:
@@ -117,20 +118,20 @@ class InsideSources:
                 host = bracketed(broker.host)
                 self._known[broker.id] = address.replace("{host}", host).replace("{id}", str(broker.id))
         unknown = [address for address in plain if address not in self._known.values()]
-        for address, said in zip(unknown, await asyncio.gather(*map(self._who, unknown)), strict=True):
+        for address, said in zip(unknown, await asyncio.gather(*map(self._broker_id, unknown)), strict=True):
             if said is not None:
                 self._known[said] = address
 
-    async def _who(self, address: str) -> int | None:
+    async def _broker_id(self, address: str) -> int | None:
         answer = await self._get(f"{address}/inside")
         return answer["broker"] if isinstance(answer, dict) and isinstance(answer.get("broker"), int) else None
 
-    # -- what ---------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     async def ask(
         self, cluster: ConsoleCluster, view: str, brokers: Iterable[int] | None = None, **query: str
     ) -> list[Asked]:
-        """The same question to brokers, side by side: to all that show their inside, or to these."""
+        """Ask brokers the same question concurrently: all that offer the views, or these."""
         urls, why = await self.urls(cluster)
         wanted = sorted(set(urls) | set(why)) if brokers is None else list(brokers)
         path = "/inside" + (f"/{view}" if view else "") + (f"?{urlencode(query)}" if query else "")
@@ -140,7 +141,7 @@ class InsideSources:
         self, cluster: ConsoleCluster, broker: int, urls: Mapping[int, str], why: Mapping[int, str], path: str
     ) -> Asked:
         if broker not in urls:
-            return Asked(broker, error=why.get(broker, "nobody knows where this broker shows its inside"))
+            return Asked(broker, error=why.get(broker, "the address of this broker's internal views is unknown"))
         answer = await cluster.kept(("inside", broker, path), 0.4, lambda: self._get(urls[broker] + path))
         if isinstance(answer, str):
             cluster.outdated(("inside settings", broker))
@@ -148,7 +149,7 @@ class InsideSources:
         return Asked(broker, answer)
 
     async def _get(self, url: str) -> dict[str, Any] | str:
-        """The document, or what went wrong."""
+        """Return the document, or an error message."""
         if self._http is None:
             self._http = httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, follow_redirects=False)
         try:
@@ -165,7 +166,7 @@ class InsideSources:
         except (ValueError, RecursionError):
             return f"answered {response.status_code} without JSON"
         if not isinstance(document, dict):
-            return "answered with what is no JSON object"
+            return "did not answer with a JSON object"
         return document if response.status_code == 200 else str(document.get("error", response.status_code))
 
 
@@ -178,7 +179,7 @@ def _checked(text: str) -> str:
         is_good = False
     if not is_good or "{" in parts.geturl():
         raise ConfigError(
-            f"--inside {text.strip()} is no address: give http://HOST:PORT of each broker's metrics port, "
+            f"--inside {text.strip()} is not an address: give http://HOST:PORT of each broker's metrics port, "
             "http://{host}:9404 for all of them, auto or none"
         )
     return address

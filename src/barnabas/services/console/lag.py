@@ -1,8 +1,8 @@
-"""What groups have committed, and how far that is behind: asked for many groups at once, and remembered.
+"""Committed offsets of groups, and their lag: requested for many groups at once, and cached.
 
-Owner: the event loop. Groups in sight are asked for when somebody looks. All of them are gone through in slices, a few at each
-look, so that a cluster of 15,000 groups is never asked for all at once. Lags of the last hour are kept of groups that somebody
-looked at.
+Owner: the event loop. Groups on the screen are requested when a user looks. All other groups are requested in slices, a few at
+a time, so that a cluster of 15,000 groups never has to answer for all of them at once. For groups that a user has looked at,
+the lags of the last hour are kept.
 """
 
 import asyncio
@@ -31,32 +31,32 @@ from barnabas.wire.messages.offset_fetch import (
 if TYPE_CHECKING:
     from barnabas.services.console.cluster import ConsoleCluster
 
-#: OffsetFetch for several groups came with version 8; from version 10 on it names topics by ids only.
+#: OffsetFetch takes several groups since version 8; from version 10 on it only names topics by id.
 _MANY_GROUPS: Final = 8
 _BY_NAME: Final = 9
 _GROUPS_A_REQUEST: Final = 100
-#: New groups are asked for so many at a time, with a pause in between: 15,000 are known after ten seconds.
+#: New groups are requested in slices of this size with pauses between: 15,000 groups are known after ten seconds.
 NEW_SLICE: Final = 100
 _NEW_PAUSE_S: Final = 0.05
-#: Once all are known, they are gone through for ever, so many at a time. Lists by lag mend themselves sooner: who seems to be
-#: far behind comes in sight, and is asked for.
+#: Later, all groups are refreshed in slices of this size. Lists sorted by lag are corrected sooner, because groups that seem
+#: to be far behind come on the screen and are requested.
 _SWEPT: Final = 50
 _SWEEP_PAUSE_S: Final = 5.0
-#: For so long after the last look.
+#: Keep sweeping for this long after a user last looked.
 _SWEEP_S: Final = 30.0
-#: In a list, a group without members that was not seen to commit within a minute is asked for so often.
+#: In a list, a group without members and without a commit for this long is requested less often.
 _IDLE_AFTER_S: Final = 60.0
 _IDLE_AGE_S: Final = 10.0
 _EMPTY: Final = "Empty"
-#: Ends of what is not in sight, for sums over everything.
+#: Maximum age of log ends that are not on the screen, for sums over everything.
 _FAR_AGE_S: Final = 60.0
 _FAR_EVERY_S: Final = 5.0
 _TOTALS_AGE_S: Final = 1.0
-#: Consumers commit every five seconds, unless they are told otherwise.
+#: Consumers commit every five seconds by default.
 COMMIT_RATE_S: Final = 30.0
 SAMPLE_S: Final = 10.0
 HISTORY_POINTS: Final = 360
-#: Groups whose lag is sampled, and partitions of them with a history of their own.
+#: Limits of groups whose lag is sampled, and of their partitions with a history of their own.
 SAMPLED_MAX: Final = 200
 SERIES_MAX: Final = 2_000
 _HOUR_S: Final = SAMPLE_S * HISTORY_POINTS
@@ -89,7 +89,7 @@ class Listing:
         return self.by_id.get(group)
 
     def ordered(self, by: str) -> list[Listed]:
-        """By a field, and by id; sorted once. Not to be changed."""
+        """Return the groups sorted by a field, then by id; the list is cached and must not be changed."""
         if by not in self._orders:
             self._orders[by] = sorted(self._orders["group"], key=lambda each: str(getattr(each, by)))
         return self._orders[by]
@@ -97,7 +97,7 @@ class Listing:
 
 @dataclass(slots=True)
 class History:
-    """Wall-clock seconds, and the lag then; -1 where it was not known."""
+    """Wall-clock seconds, and the lag at that time; -1 if it was unknown."""
 
     at_s: "array[int]" = field(default_factory=lambda: array("q"))
     total: "array[int]" = field(default_factory=lambda: array("q"))
@@ -141,22 +141,22 @@ class LagBook:
         self._group_count = 0
         self._commits = Commits()
         self._totals: Totals | None = None
-        #: When ends of what is not in sight are looked at again.
+        #: When to read the ends again that are not on the screen.
         self._far_again_s = 0.0
-        #: Groups that are all known.
+        #: The listing of which every group's offsets are known.
         self._complete: Listing | None = None
         self.growth: Growth[tuple[str, TopicPartition]] = Growth(COMMIT_RATE_S)
         self.history: dict[str, History] = {}
-        #: When somebody last looked at a group.
+        #: When a user last looked at each group.
         self._looked_s: dict[str, float] = {}
         self._sampler: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._swept_until_s = 0.0
 
-    # -- which groups there are -----------------------------------------------------------------------------------------
+    # -- list of groups -------------------------------------------------------------------------------------------------
 
     async def groups(self) -> Listing:
-        """With the broker that coordinates each. Groups of a broker that does not answer are not there."""
+        """Return the groups with their coordinators. Groups of a broker that does not answer are missing."""
 
         async def ask() -> Listing:
             async def one(broker_id: int) -> ListGroupsResponse:
@@ -182,13 +182,13 @@ class LagBook:
         max_age_s = max(1.5, self._cluster.paced_s(self._group_count, 30.0))
         return await self._cluster.kept("groups", max_age_s, ask, paced_s=5.0)
 
-    # -- what they have committed ---------------------------------------------------------------------------------------
+    # -- committed offsets ----------------------------------------------------------------------------------------------
 
     async def committed(
         self, groups: Iterable[str], max_age_s: float, *, idle_age_s: float = 0.0
     ) -> dict[str, Mapping[TopicPartition, int]]:
-        """By group. One whose coordinator does not answer is left out. With `idle_age_s`, groups that nobody commits for
-        may be older."""
+        """Return offsets by group. A group whose coordinator does not answer is left out. With `idle_age_s`, the offsets of
+        idle groups may be older."""
         wanted = list(groups)
         listing = await self.groups()
         now_s = asyncio.get_running_loop().time()
@@ -264,29 +264,29 @@ class LagBook:
                 self.growth.note((group, partition), offset, now_s)
 
     async def lags(self, groups: Iterable[str], max_age_s: float) -> dict[str, dict[TopicPartition, int]]:
-        """By group and partition. Partitions without a leader are left out."""
+        """Return lags by group and partition. Partitions without a leader are left out."""
         committed = await self.committed(groups, max_age_s)
         return _lags(committed, await self._cluster.offsets.ends(_partitions(committed), max_age_s))
 
     async def lags_in_sight(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
-        """For the rows of a list: what nobody commits for, and what stands still, may be older."""
+        """Return lags for the rows of a list: those of idle groups and of unchanged partitions may be older."""
         committed = await self.committed(groups, 1.5, idle_age_s=_IDLE_AGE_S)
         return _lags(committed, await self._cluster.offsets.ends_in_sight(_partitions(committed)))
 
-    # -- all of them, a few at a time -----------------------------------------------------------------------------------
+    # -- all groups, a few at a time ------------------------------------------------------------------------------------
 
     async def sweep(self) -> tuple[int, int]:
-        """Somebody wants to see all groups: they become known, and stay so. How many are known, of how many."""
+        """Start reading all groups, and keep them current. Return how many are known, and how many there are."""
         listing = await self.groups()
         self.sweep_behind()
         new = self._new_groups(listing)
         if 0 < len(new) <= NEW_SLICE:
-            await self._ask(new)  # at once, where that is little
+            await self._ask(new)  # few enough to wait for
             new = self._new_groups(listing)
         return len(listing) - len(new), len(listing)
 
     def sweep_behind(self) -> None:
-        """As `sweep`, and nobody waits for it."""
+        """Like `sweep`, but without waiting."""
         self._swept_until_s = asyncio.get_running_loop().time() + _SWEEP_S
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = self._cluster.tasks.start(self._sweep_on(), "sweep groups")
@@ -312,11 +312,13 @@ class LagBook:
                 if old:
                     await self._ask(old)
             except Exception as error:
-                refusal_for(error, "sweep groups")  # logs a bug; who may not see groups sees topics without lags
+                refusal_for(
+                    error, "sweep groups"
+                )  # logs bugs; a user without the right to see groups sees topics without lags
             await asyncio.sleep(_SWEEP_PAUSE_S)
 
     def totals(self) -> Totals:
-        """Of all groups that are known so far, with the ends that were seen last. Nobody is asked."""
+        """Return sums over the known groups, with the last known ends. Sends no request."""
         now_s = asyncio.get_running_loop().time()
         if self._totals is None or now_s - self._totals.at_s > _TOTALS_AGE_S:
             growth = self._cluster.offsets.growth
@@ -324,7 +326,7 @@ class LagBook:
         return self._totals
 
     async def far_totals(self) -> Totals:
-        """The same; ends are not much older than a minute."""
+        """Like `totals`, but with ends of about the last minute."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._far_again_s:
             self._far_again_s = now_s + _FAR_EVERY_S
@@ -332,13 +334,13 @@ class LagBook:
         return self.totals()
 
     def groups_of_topic(self, topic: str) -> dict[str, dict[TopicPartition, int]]:
-        """Of the groups that are known: what those that read this topic have committed of it."""
+        """Return the committed offsets of the topic, for the known groups."""
         return self._commits.of_topic(topic)
 
     # -- the last hour --------------------------------------------------------------------------------------------------
 
     def look(self, group: str | None = None) -> None:
-        """Somebody looks at groups, or at one: its lag is sampled from now on, for an hour after the last look."""
+        """Note that a user looks at the groups, or at one: its lag is sampled for an hour from now on."""
         now_s = asyncio.get_running_loop().time()
         if group is not None:
             self._looked_s.pop(group, None)
@@ -360,7 +362,7 @@ class LagBook:
             try:
                 await self.sample()
             except Exception as error:
-                refusal_for(error, "sample lags")  # logs a bug; of all else, whoever looks is told
+                refusal_for(error, "sample lags")  # logs bugs; other errors appear in the user's own requests
             await asyncio.sleep(SAMPLE_S)
 
     async def sample(self) -> None:
@@ -382,7 +384,7 @@ class LagBook:
             history.add(wall_s, lags, with_partitions=with_partitions)
 
     def forget(self) -> None:
-        """After a change: what was committed is asked for again. The last hour stays."""
+        """Drop committed offsets after a change. The history of the last hour stays."""
         self._commits.clear()
         self._totals = self._complete = None
         self._far_again_s = 0.0

@@ -23,10 +23,11 @@ from barnabas.services.console.reading import Page, Progress, Read, Source, newe
 from barnabas.services.console.web import NUMBER, TEXT, Call, Endpoint, encode, error_document, refusal_for, whole
 
 PAGE_MAX: Final = 500
-#: A page of short messages is not 20,000 characters each.
+#: Limit of a key or value in a list, which is lower than for a single record.
 _LISTED_CHARS: Final = 2_000
 _SEARCH_S_MAX: Final = 600
-#: Records between two looks at the clock and the viewer, and their bytes: decoded, a byte takes up to a hundred.
+#: Limits of records, and of their bytes, between two checks of the clock and of the viewer. Decoded, a byte takes up to a
+#: hundred.
 _SLICE: Final = 200
 _SLICE_BYTES: Final = 1024 * 1024
 _TAIL_SILENCE_S: Final = 10.0
@@ -59,7 +60,7 @@ async def _source(call: Call) -> Source:
 
 
 def _shower(call: Call, topic: str) -> Callable[[Sequence[Read]], Awaitable[list[ShownRecord]]]:
-    """Turns records into what is shown, the schemas that they need asked for before."""
+    """Return a function that converts records to their readable form, and requests the schemas that they need first."""
     key, value = call.choice("key", FORMATS), call.choice("value", FORMATS)
     registered = call.user.registered
 
@@ -108,11 +109,11 @@ def _cursor(text: str) -> dict[int, int] | None:
     try:
         return {int(p): int(o) for p, _, o in (part.partition(":") for part in text.split(","))}
     except ValueError:
-        raise bad_request("next is not what an answer had as next") from None
+        raise bad_request("next must be the value of next in an earlier answer") from None
 
 
 async def _positions(call: Call, source: Source, start: str) -> dict[TopicPartition, int]:
-    """Where to begin; empty: from the start."""
+    """Return the positions to start from; empty for the start of the log."""
     if start == "offset":
         return dict.fromkeys(source.partitions, call.number("offset", 0))
     if start == "time":
@@ -121,7 +122,7 @@ async def _positions(call: Call, source: Source, start: str) -> dict[TopicPartit
 
 
 async def message(call: Call) -> dict[str, Any]:
-    """One record, whole."""
+    """Return one record, whole."""
     call.query = {**call.query, "partition": call.path["partition"]}
     source = await _source(call)
     offset = whole(call.path["offset"], "offset")
@@ -140,7 +141,7 @@ async def _record(source: Source, offset: int) -> Read:
 
 
 async def raw(call: Call) -> Response:
-    """The bytes of a key or a value, to keep."""
+    """Return the bytes of a key or a value as a file."""
     call.query = {**call.query, "partition": call.path["partition"]}
     source = await _source(call)
     part = call.choice("part", ("value", "key"))
@@ -173,7 +174,7 @@ def _streamed(events: AsyncIterator[bytes], what: str) -> StreamingResponse:
 
 @dataclass(slots=True)
 class Reading:
-    """Records of a topic that a filter wants, within bounds. A search shows them, an export keeps them."""
+    """Reads the records of a topic that match a filter, within limits: for searches and exports."""
 
     source: Source
     positions: dict[TopicPartition, int] | None
@@ -186,12 +187,12 @@ class Reading:
     reason: str = "all"
 
     async def found(self) -> AsyncIterator[list[ShownRecord]]:
-        """A few at a time, also empty lists, so that a search can report its progress."""
+        """Yield matches, a few at a time, and also empty lists, so that a search can report its progress."""
         try:
             async for hits in self._found():
                 yield hits
         finally:
-            self.wanted.is_over = True  # an expression that takes long goes on in its thread otherwise
+            self.wanted.is_over = True  # ends an expression that is still being evaluated on its thread
 
     async def _found(self) -> AsyncIterator[list[ShownRecord]]:
         loop = asyncio.get_running_loop()
@@ -256,7 +257,7 @@ async def reading_of(call: Call, *, count: int, count_max: int) -> Reading:
 
 
 async def find(call: Call) -> StreamingResponse:
-    """Events: `records`, `progress`, and `end` with the reason. Whoever closes the stream stops the search."""
+    """Send events: `records`, `progress`, and `end` with the reason. Closing the stream stops the search."""
     reading = await reading_of(call, count=50, count_max=10_000)
 
     async def guarded() -> AsyncIterator[bytes]:
@@ -269,10 +270,10 @@ async def find(call: Call) -> StreamingResponse:
 
 async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
-    began_s = told_s = loop.time()
+    began_s = reported_s = loop.time()
     progress = reading.progress
 
-    def told() -> dict[str, Any]:
+    def state() -> dict[str, Any]:
         return {
             "records": progress.records,
             "bytes": progress.bytes,
@@ -283,18 +284,18 @@ async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
             "failure": reading.wanted.failure,
         }
 
-    yield event("progress", told())
+    yield event("progress", state())
     async for hits in reading.found():
         if hits:
             yield event("records", [each.document(_LISTED_CHARS) for each in hits])
-        if loop.time() - told_s > 0.3:
-            told_s = loop.time()
-            yield event("progress", told())
-    yield event("end", told() | {"reason": reading.reason})
+        if loop.time() - reported_s > 0.3:
+            reported_s = loop.time()
+            yield event("progress", state())
+    yield event("end", state() | {"reason": reading.reason})
 
 
 def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = math.inf) -> list[ShownRecord]:
-    """In a thread, which cannot be stopped: it checks the time and `is_over` itself."""
+    """Filter on a thread, which cannot be stopped: it checks the time and `is_over` itself."""
     hits: list[ShownRecord] = []
     for each in shown:
         if wanted.is_over or time.monotonic() > ends_s:
@@ -305,7 +306,7 @@ def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = m
 
 
 async def tail(call: Call) -> StreamingResponse:
-    """Events: `records` as they come in, `skipped` with how many were too many, `quiet` now and then."""
+    """Send events: `records` as they arrive, `skipped` with the number of dropped records, `quiet` at intervals."""
     source = await _source(call)
     wanted = await _filter(call, source.topic)
     return _streamed(_tail_events(call, source, wanted), f"tail {source.topic}")

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, and how fast they grow: one request a leader, and no waiting for one that is not there.
+"""Starts and ends of partitions, and how fast they grow: one request per leader; unreachable leaders are skipped.
 
 Owner: the event loop.
 """
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from barnabas.services.console.cluster import ConsoleCluster
 
 _REMEMBERED_MAX: Final = 100_000
-#: Feeds of all viewers have the same ticks: what they ask for within this time goes together.
+#: Feeds of all viewers have the same ticks: requests within this time are combined.
 _GATHER_S: Final = 0.005
-#: What has not moved for so long stands still.
+#: An end that has not changed for this long counts as idle.
 _STILL_S: Final = 10.0
 
 
 async def list_offsets(
     cluster: "ConsoleCluster", wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """(offset, timestamp) by partition, for times or `EARLIEST`, `LATEST`; -1 where there is none. What has no leader, or whose
-    leader does not answer, is left out."""
+    """Return (offset, timestamp) by partition, for times or `EARLIEST`, `LATEST`; -1 if there is no such record. Partitions
+    without a leader that answers are left out."""
     image = await cluster.image()
     by_leader: dict[int, list[TopicPartition]] = {}
     unknown = {p.topic for p in wanted if p.topic not in image.topics}
@@ -59,7 +59,7 @@ async def list_offsets(
 
 
 class Offsets:
-    """Starts and ends that were asked for, each with its age."""
+    """Cached starts and ends, each with its age."""
 
     def __init__(self, cluster: "ConsoleCluster") -> None:
         self._cluster = cluster
@@ -71,9 +71,9 @@ class Offsets:
     async def ends(
         self, partitions: Iterable[TopicPartition], max_age_s: float = 1.0, *, still_age_s: float = 0.0
     ) -> dict[TopicPartition, int]:
-        """High watermarks. A partition without a leader is left out.
+        """Return high watermarks. A partition without a leader is left out.
 
-        With `still_age_s`, those that stand still may be older.
+        With `still_age_s`, the ends of idle partitions may be older.
         """
         wanted = list(partitions)
         began_s = asyncio.get_running_loop().time()
@@ -90,11 +90,12 @@ class Offsets:
         return {each: self.growth.value(each) for each in wanted if not is_old(each)}
 
     async def ends_in_sight(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """For the rows of a list, which is made every two seconds: what stands still is asked for every second time."""
+        """Return ends for the rows of a list, which is refreshed every two seconds: idle partitions are read every other
+        time."""
         return await self.ends(partitions, 1.5, still_age_s=3.5)
 
     async def _ask_together(self, partitions: Iterable[TopicPartition]) -> None:
-        """What several want at the same moment is one question to each broker."""
+        """Combine concurrent questions into one request to each broker."""
         self._wanted.update(dict.fromkeys(partitions, LATEST))
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_future()
@@ -108,7 +109,7 @@ class Offsets:
             found = await list_offsets(self._cluster, wanted)
         except Exception as error:
             answered.set_exception(error)
-            answered.exception()  # whoever waited may have gone
+            answered.exception()  # marks the error as retrieved: all callers may have gone
         except asyncio.CancelledError:
             answered.cancel()
             raise
@@ -119,12 +120,12 @@ class Offsets:
             answered.set_result(None)
 
     def rate(self, partitions: Iterable[TopicPartition]) -> float | None:
-        """Records a second, over the last seconds; None where nothing was measured yet."""
+        """Return records per second over the last seconds; None if nothing was measured yet."""
         known = [rate for each in partitions if (rate := self.growth.rate(each)) is not None]
         return round(sum(known), 3) if known else None
 
     async def starts(self, partitions: Iterable[TopicPartition], max_age_s: float = 10.0) -> dict[TopicPartition, int]:
-        """Log start offsets: they move with retention only, so they may be older."""
+        """Return log start offsets: only retention moves them, so they may be older."""
         wanted = list(partitions)
         now_s = asyncio.get_running_loop().time()
         old = [p for p in wanted if (s := self._starts.get(p)) is None or now_s - s[0] > max_age_s]
@@ -136,7 +137,7 @@ class Offsets:
         return {p: s[1] for p in wanted if (s := self._starts.get(p)) is not None and now_s - s[0] <= max_age_s}
 
     async def stable_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Last stable offsets: where a reader of committed records has to stop."""
+        """Return last stable offsets: the ends for readers of committed records."""
         found = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), isolation_level=READ_COMMITTED)
         return {partition: offset for partition, (offset, _) in found.items()}
 

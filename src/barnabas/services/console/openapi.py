@@ -1,4 +1,4 @@
-"""The description of the HTTP API, from the endpoints themselves."""
+"""The description of the HTTP API, generated from the endpoints."""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "barnabas console",
             "version": __version__,
-            "description": "What the console's pages show and do. Changes need --read-write.",
+            "description": "All functions of the console's pages. Changes need --read-write.",
         },
         "paths": paths,
         "components": {"schemas": {"Error": _ERROR}},
@@ -48,7 +48,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "responses": {
             "200": {"description": "Done.", "content": {endpoint.content_type: {"schema": schema}}},
             "default": {
-                "description": "Refused or failed: a sentence, and Kafka's name of the error where it is Kafka's.",
+                "description": "An error: a sentence, and a name (Kafka's name for Kafka's errors).",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
             },
         },

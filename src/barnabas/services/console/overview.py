@@ -1,4 +1,4 @@
-"""The cluster at a glance: brokers, leaders and replicas, what is wrong, how much comes in, how fast brokers answer."""
+"""The cluster at a glance: brokers, leaders and replicas, problems, throughput, and answer times of brokers."""
 
 import asyncio
 import logging
@@ -22,18 +22,18 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 _log = logging.getLogger(__name__)
 
-#: Points of the charts: ten minutes of two seconds each, while somebody looks.
+#: Points of the charts: ten minutes of two seconds each, while a user watches.
 _POINTS: Final = 300
 _EVERY_S: Final = 2.0
-#: The page shows what happens to partitions within five seconds: this, the time of a look, and `_EVERY_S`.
+#: Problems of partitions appear within five seconds: this age, the time of a request, and `_EVERY_S`.
 _IMAGE_AGE_S: Final = 2.0
 MIN_ISR: Final = "min.insync.replicas"
 _MIN_ISR_AGE_S: Final = 10.0
-#: Topics whose min.insync.replicas one request asks for: after the loss of a broker it may be each topic.
+#: Topics in one request for min.insync.replicas: after the loss of a broker all topics may be affected.
 _TOPICS_AT_ONCE: Final = 500
-#: Partitions that are named.
+#: Limit of partitions to name.
 _NAMED_MAX: Final = 20
-#: Between two looks of doctor while the cluster changes, and while it does not.
+#: Intervals of the doctor's checks while the cluster changes, and (below) while it does not.
 _DOCTOR_CHANGED_S: Final = 5.0
 _DOCTOR_UNCHANGED_S: Final = 120.0
 
@@ -41,7 +41,7 @@ _DOCTOR_UNCHANGED_S: Final = 120.0
 @dataclass(slots=True)
 class Charts:
     at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_POINTS))
-    #: Records a second; None where they were not measured.
+    #: Records per second; None if not measured.
     rate: deque[float | None] = field(default_factory=lambda: deque(maxlen=_POINTS))
     #: By broker, in milliseconds.
     answers: dict[int, deque[float | None]] = field(default_factory=dict)
@@ -83,14 +83,14 @@ async def overview(call: Call) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Partitions that are in trouble."""
+    """Partitions with problems."""
 
     partitions: int
-    #: Without a leader: nobody can read or write.
+    #: Partitions without a leader: they can be neither read nor written.
     offline: tuple[str, ...]
-    #: With fewer replicas in sync than they have.
+    #: Partitions with fewer in-sync replicas than replicas.
     under_replicated: tuple[str, ...]
-    #: With fewer replicas in sync than min.insync.replicas: they refuse writes with acks=all. None: brokers did not say.
+    #: Partitions below min.insync.replicas: they refuse writes with acks=all. None: unknown.
     refusing_writes: tuple[str, ...] | None
 
     def as_json(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ async def _health(cluster: ConsoleCluster, image: ClusterImage) -> Health:
 
 
 async def _min_isr(cluster: ConsoleCluster, topics: frozenset[str]) -> dict[str, int] | None:
-    """min.insync.replicas of topics; None if brokers do not tell it (this user may not describe topics)."""
+    """Return min.insync.replicas of topics; None if this user may not describe the topics."""
     if not topics:
         return {}
 
@@ -148,7 +148,7 @@ async def _min_isr(cluster: ConsoleCluster, topics: frozenset[str]) -> dict[str,
                 for (_, name), entries in answer.items():
                     found[name] = next((int(entry.value) for entry in entries if entry.value), 1)
         except ClientError as error:
-            _log.info("brokers do not tell min.insync.replicas: %s", error)
+            _log.info("[console] cannot read min.insync.replicas: %s", error)
             return None
         return None if refused and not found else found
 
@@ -193,14 +193,14 @@ async def _broker_sizes(cluster: ConsoleCluster) -> dict[int, int]:
 
 
 async def _throughput(cluster: ConsoleCluster, image: ClusterImage) -> float | None:
-    """Records a second that come in, over all partitions."""
+    """Return the records written per second, over all partitions."""
     partitions = [TopicPartition(name, info.index) for name, topic in image.topics.items() for info in topic.partitions]
     await cluster.offsets.ends(partitions, 1.0)
     return cluster.offsets.rate(partitions)
 
 
 async def _answer_times(cluster: ConsoleCluster) -> dict[int, float | None]:
-    """Of a small request to each broker, with the way there and back."""
+    """Return the time of a small request to each broker, including the network."""
 
     async def one(broker_id: int) -> float:
         await cluster.client.link(broker_id)
@@ -214,15 +214,16 @@ async def _answer_times(cluster: ConsoleCluster) -> dict[int, float | None]:
 
 @dataclass(slots=True)
 class LastLook:
-    """What doctor's answer was about, and when that look began: what happens during a look is looked at right after it."""
+    """The state of the cluster in the doctor's last answer, and when that check began: a change during a check triggers
+    another."""
 
     state: object = None
     at_s: float = -math.inf
 
 
 async def doctor(call: Call) -> dict[str, Any]:
-    """What `barnabas doctor` has to say. A look takes seconds: its answer is kept until brokers or partitions change, and for
-    minutes while they do not."""
+    """Return the findings of `barnabas doctor`. A check takes seconds, so its answer is cached until brokers or partitions
+    change, and for minutes if they do not."""
     cluster = call.cluster
     image = await cluster.image(age_s_max=_IMAGE_AGE_S)
     health = await _health(cluster, image)

@@ -1,6 +1,6 @@
-"""Parquet from JSON lines, as a process of its own: `python -m barnabas.services.console.parquet`, from stdin to stdout.
+"""Converts JSON lines to Parquet in a separate process: `python -m barnabas.services.console.parquet`, from stdin to stdout.
 
-The library takes tens of megabytes, which the console is not to keep for the rest of its life.
+The library takes tens of megabytes, which the console would otherwise keep until it ends.
 """
 
 import base64

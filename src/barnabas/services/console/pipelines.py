@@ -1,4 +1,4 @@
-"""Spark queries that report what they do (`barnabas.spark.report`), and the dead letters that they leave."""
+"""Spark queries that report their progress (`barnabas.spark.report`), and their dead letters."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -16,13 +16,13 @@ from barnabas.services.console.topics import partitions_of
 from barnabas.services.console.web import FLAG, NUMBER, TEXT, Call, Endpoint
 from barnabas.services.registry.values import json_values
 
-#: Reports that are read for the pictures: of ten queries, the last minute.
+#: Reports to read for the charts: the last minute of ten queries.
 _REPORTS_MAX: Final = 500
 _HISTORY_MAX: Final = 60
 _DEAD_LETTER_TOPICS_MAX: Final = 20
-#: A query that rests says so every ten seconds.
+#: An idle query reports every ten seconds.
 _SILENT_MS: Final = 30_000
-#: What a report may say of a batch, and the picture shows.
+#: Figures of a batch that the charts show.
 _HISTORY: Final = ("rows_per_second", "batch_ms", "lag")
 
 
@@ -39,7 +39,7 @@ async def pipelines(call: Call) -> dict[str, Any]:
 
 
 async def _reports(cluster: ConsoleCluster) -> Sequence[Read]:
-    """The newest first; none where nobody has ever reported."""
+    """Return reports, the newest first; none if no query has ever reported."""
     if PIPELINES_TOPIC not in (await cluster.image()).topics:
         return []
     source = Source(cluster, PIPELINES_TOPIC, [TopicPartition(PIPELINES_TOPIC, 0)], purpose="pipelines")
@@ -47,8 +47,8 @@ async def _reports(cluster: ConsoleCluster) -> Sequence[Read]:
 
 
 def queries_of(reports: Iterable[Read], *, now_ms: int) -> list[dict[str, Any]]:
-    """The last report of each query, with what the ones before it said of their batches. Anybody may write to the topic: what
-    is no report is passed over."""
+    """Return the last report of each query, with the figures of its earlier batches. Any client may write to the topic: records
+    that are not reports are skipped."""
     queries: dict[bytes, dict[str, Any]] = {}
     for _, record in reports:
         report = _report(record.value)
@@ -103,7 +103,7 @@ def _names(value: object) -> list[str]:
 
 
 async def _dead_letters(cluster: ConsoleCluster, topic: str) -> dict[str, Any]:
-    """How many letters the topic holds (offsets: markers of transactions count), and how many nobody has replayed."""
+    """Count the letters in the topic (by offsets, so that transaction markers count), and those that are not replayed yet."""
     try:
         info = await cluster.topic(topic)
         partitions = partitions_of(info)
@@ -126,7 +126,7 @@ async def _dead_letters(cluster: ConsoleCluster, topic: str) -> dict[str, Any]:
 
 
 async def replay_letters(call: Call) -> dict[str, Any]:
-    """Sends dead letters back to where they came from, each once: what `barnabas pipeline replay` does."""
+    """Send dead letters back to their original topics, each once, as `barnabas pipeline replay` does."""
     limit, to_topic, kind = call.body.get("limit"), call.body.get("to"), call.body.get("exceptionClass")
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise bad_request("limit is a number above zero")
@@ -159,14 +159,14 @@ ENDPOINTS = [
         method="GET",
         path="/pipelines",
         handler=pipelines,
-        summary="Spark queries that report what they do, and their dead letters.",
+        summary="Spark queries that report their progress, and their dead letters.",
         live_s=1.0,
     ),
     Endpoint(
         method="POST",
         path="/pipelines/replay",
         handler=replay_letters,
-        summary="Send dead letters back to where they came from, each once. Only says what it would do unless dryRun is false.",
+        summary="Send dead letters back to their original topics, each once. Only a preview unless dryRun is false.",
         body={
             "type": "object",
             "required": ["from"],

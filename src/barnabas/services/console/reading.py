@@ -1,7 +1,7 @@
-"""Records of a topic, by offsets: a page of them, a search through them, what comes in now.
+"""Records of a topic, by offsets: a page, a search, or new records as they arrive.
 
-Nobody waits for records: what there is, is known from ListOffsets before the first fetch. Fetches have connections of their
-own, so that a large answer holds up nothing else. Owner: the event loop.
+Pages and searches do not wait for new records: ListOffsets gives the ends before the first fetch. Fetches have separate
+connections, so that a large answer does not delay other requests. Owner: the event loop.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from barnabas.wire.records import Record
 if TYPE_CHECKING:
     from barnabas.services.console.cluster import ConsoleCluster
 
-#: Of one fetch, and of one page.
+#: Limits of one fetch, and (below) of one page.
 _FETCH: Final = ConsumerConfig(
     fetch_max_wait_ms=0, fetch_min_bytes=0, fetch_max_bytes=4 * 1024 * 1024, partition_max_bytes=512 * 1024
 )
 PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-#: Where records are few among the offsets (compaction, transactions), how often a page looks further back.
+#: How often a page looks further back if there are few records among the offsets (compaction, transactions).
 _ROUNDS_MAX: Final = 8
-#: Offsets that one round of a search goes through in each partition.
+#: Offsets per partition in one round of a search.
 _SEARCH_OFFSETS: Final = 2_000
-#: Bytes that one round reads at most, and one fetch more.
+#: Limit of the bytes that one round reads; it may exceed it by one fetch.
 _SEARCH_BYTES_MAX: Final = 4 * 1024 * 1024
 _TRIES: Final = 4
 
@@ -40,7 +40,7 @@ Read = tuple[int, Record]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one partition: log start, and the offset after the last record that a reader may see."""
+    """Of one partition: the log start, and the offset after the last readable record."""
 
     start: int
     end: int
@@ -48,18 +48,18 @@ class Bounds:
 
 @dataclass(slots=True)
 class Source:
-    """A topic, or some of its partitions, and how to read it."""
+    """A topic, or some of its partitions, and the settings for reading it."""
 
     cluster: "ConsoleCluster"
     topic: str
     partitions: list[TopicPartition]
     isolation_level: int = READ_UNCOMMITTED
-    #: Connections are kept by purpose: each reader that waits needs its own.
+    #: Connections are shared by purpose: each reader that waits needs its own.
     purpose: str = "messages"
     bytes_read: int = 0
 
     async def bounds(self) -> dict[TopicPartition, Bounds]:
-        """Of partitions that have a leader."""
+        """Return the bounds of partitions that have a leader."""
         starts, ends = await asyncio.gather(
             list_offsets(self.cluster, dict.fromkeys(self.partitions, EARLIEST)),
             list_offsets(self.cluster, dict.fromkeys(self.partitions, LATEST), isolation_level=self.isolation_level),
@@ -69,14 +69,14 @@ class Source:
         }
 
     async def at_time(self, timestamp_ms: int, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
-        """The first offset whose record is not older; the end where there is none."""
+        """Return the first offset whose record is not older; the end if there is none."""
         found = await list_offsets(self.cluster, dict.fromkeys(bounds, timestamp_ms))
         return {each: found[each][0] if each in found and found[each][0] >= 0 else bounds[each].end for each in bounds}
 
     async def fetch(
         self, positions: Mapping[TopicPartition, int], config: ConsumerConfig = _FETCH
     ) -> dict[TopicPartition, Fetched]:
-        """One fetch from each leader, all at once. A partition whose offset is gone is left out."""
+        """Fetch once from each leader, concurrently. A partition whose offset is out of range is left out."""
         config = replace(config, isolation_level=self.isolation_level)
         left, found = dict(positions), dict[TopicPartition, Fetched]()
         for attempt in range(_TRIES):
@@ -121,7 +121,8 @@ class Source:
     async def read(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], bytes_max: int
     ) -> tuple[list[Read], dict[TopicPartition, int]]:
-        """The records of these ranges, and where each partition was left: before the end of its range if there was too much."""
+        """Return the records of these ranges, and the position in each partition: below the end of its range if there were too
+        many."""
         positions = {each: start for each, (start, end) in ranges.items() if start < end}
         reached = {each: end for each, (_, end) in ranges.items()}
         records: list[Read] = []
@@ -154,20 +155,20 @@ def _decoded(fetched: Fetched, isolation_level: int) -> list[Record]:
 
 @dataclass(slots=True)
 class Page:
-    #: In the order in which they are shown.
+    #: In the order of display.
     records: list[Read]
-    #: Where the next page goes on, by partition; empty at the end.
+    #: Start of the next page, by partition; empty at the end.
     cursor: dict[int, int]
     bounds: dict[TopicPartition, Bounds]
 
 
 def _share(count: int, partitions: int) -> int:
-    """Records to look for in each partition: all may be in one, but not of hundreds of partitions."""
+    """Return how many records to read per partition: all may be in one, but hardly with hundreds of partitions."""
     return count if partitions <= 8 else math.ceil(4 * count / partitions) + 1
 
 
 async def newest_first(source: Source, count: int, before: Mapping[int, int] | None = None) -> Page:
-    """The last records (before these offsets), the newest first."""
+    """Return the last records (before these offsets), the newest first."""
     bounds = await source.bounds()
     tops = {
         each: min(bound.end, max(before.get(each.partition, bound.end), bound.start)) if before else bound.end
@@ -181,7 +182,7 @@ async def newest_first(source: Source, count: int, before: Mapping[int, int] | N
         ranges = {each: (max(bounds[each].start, lows[each] - share), lows[each]) for each in open_ends}
         records, reached = await source.read(ranges, PAGE_BYTES_MAX)
         if share > 1 and any(reached[each] < end for each, (_, end) in ranges.items()):
-            share = max(share // 8, 1)  # large records: what was not read is the newest of all
+            share = max(share // 8, 1)  # large records: the newest ones did not fit
             continue
         found += records
         for each, (start, _) in ranges.items():
@@ -203,7 +204,7 @@ async def newest_first(source: Source, count: int, before: Mapping[int, int] | N
 
 
 async def oldest_first(source: Source, count: int, positions: Mapping[int, int] | None = None) -> Page:
-    """From these offsets on (None: from the start), the oldest first."""
+    """Return records from these offsets (None: from the start) on, the oldest first."""
     bounds = await source.bounds()
     at = {
         each: min(max(positions.get(each.partition, bound.start), bound.start), bound.end)
@@ -243,7 +244,7 @@ def _age(read: Read) -> tuple[int, int, int]:
 class Progress:
     records: int = 0
     bytes: int = 0
-    #: Offsets gone through, of all there are.
+    #: Offsets searched so far, and (below) in total.
     done: int = 0
     total: int = 0
 
@@ -251,7 +252,7 @@ class Progress:
 async def search(
     source: Source, positions: Mapping[TopicPartition, int] | None, progress: Progress
 ) -> AsyncIterator[list[Read]]:
-    """Everything from these offsets on, or (None) from the end backwards, in slices of all partitions.
+    """Search from these offsets on, or (None) backwards from the end, in slices of all partitions.
 
     A slice has few records, and few bytes: it is in memory for as long as its reader takes.
     """
@@ -275,7 +276,7 @@ async def search(
 async def _forwards(
     source: Source, bounds: Mapping[TopicPartition, Bounds], at: dict[TopicPartition, int]
 ) -> AsyncIterator[tuple[list[Read], int]]:
-    """Slices, and how many offsets each goes through."""
+    """Yield slices, each with the number of its offsets."""
     while ranges := {e: (o, min(bounds[e].end, o + _SEARCH_OFFSETS)) for e, o in at.items() if o < bounds[e].end}:
         records, reached = await source.read(ranges, _SEARCH_BYTES_MAX)
         at.update({each: reached[each] for each in ranges})
@@ -285,7 +286,7 @@ async def _forwards(
 async def _backwards(
     source: Source, bounds: Mapping[TopicPartition, Bounds], at: dict[TopicPartition, int]
 ) -> AsyncIterator[tuple[list[Read], int]]:
-    """The same. A slice that is too large would lack its newest records: it is read again as a shorter one."""
+    """Like `_forwards`. A slice that is too large would lack its newest records: it is read again as a shorter one."""
     span = _SEARCH_OFFSETS
     while ranges := {e: (max(bounds[e].start, o - span), o) for e, o in at.items() if o > bounds[e].start}:
         records, reached = await source.read(ranges, _SEARCH_BYTES_MAX)
@@ -302,13 +303,13 @@ async def _backwards(
         span = min(_SEARCH_OFFSETS, 2 * span)
 
 
-# -- what comes in now ----------------------------------------------------------------------------------------------------
+# -- new records ----------------------------------------------------------------------------------------------------------
 
-#: A tail waits for records at the broker for so long: stopping takes as long.
+#: How long a fetch of a tail waits at the broker, and so how long stopping may take.
 _TAIL_WAIT_MS: Final = 250
-#: Partitions without a leader are looked for again after so long.
+#: Interval between attempts to find leaders of partitions without one.
 _TAIL_LOOK_S: Final = 1.0
-#: Records that a viewer who does not keep up may have waiting.
+#: Limit of the queue for a slow viewer.
 TAIL_WAITING_MAX: Final = 1_000
 
 
@@ -334,7 +335,7 @@ class TailReader:
         self._woken.set()
 
     async def next(self, timeout_s: float) -> list[Read]:
-        """What has come; empty when the time is up."""
+        """Return the new records; empty after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._woken.wait()
@@ -348,7 +349,7 @@ class TailReader:
 
 
 class Tails:
-    """One reader of each tail at the brokers, however many look."""
+    """Reads each tail once from the brokers, for all its viewers."""
 
     def __init__(self, cluster: "ConsoleCluster") -> None:
         self._cluster = cluster
@@ -384,13 +385,13 @@ class Tails:
                 if len(positions) < len(source.partitions) and now_s() - looked_s >= _TAIL_LOOK_S:
                     ends = {each: bound.end for each, bound in (await source.bounds()).items()}
                     positions, looked_s = ends | positions, now_s()
-                if not positions:  # nobody leads any of them now
+                if not positions:  # no partition has a leader now
                     await asyncio.sleep(_TAIL_LOOK_S)
                     continue
                 fetched = await source.fetch(positions, config)
                 found: list[Read] = []
                 for each, answer in fetched.items():
-                    if answer.position < 0:  # retention, or an unclean election, took what was there
+                    if answer.position < 0:  # the offset is out of range, after retention or an unclean election
                         del positions[each]
                         continue
                     records = await asyncio.to_thread(_decoded, answer, source.isolation_level)

@@ -1,6 +1,6 @@
-"""Records by the schemas of a registry: Avro, Protobuf, JSON Schema. Schemas are asked for once; decoding needs no request.
+"""Records by the schemas of a registry: Avro, Protobuf, JSON Schema. Each schema is requested once; decoding needs no request.
 
-Owner: the event loop; the registry's client blocks, so it is asked from threads.
+Owner: the event loop; the registry's client blocks, so that it runs on threads.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from barnabas.services.registry.values import avro, json_values
 from barnabas.wire.records import Record
 
 _SCHEMAS_MAX: Final = 1_000
-#: A registry that did not answer, or did not know an id, is asked again after so long.
+#: Time before the registry is asked again after it did not answer, or did not know an id.
 _TROUBLE_S: Final = 5.0
-#: Values within one record: a page shows fewer characters than this.
+#: Limit of values in one record: a page shows fewer characters than this.
 _VALUES_MAX: Final = 250_000
 _REASON_CHARS_MAX: Final = 500
-#: A user whom the registry did not let in is not tried again for this long: it would take many failures for a guesser.
+#: Time before a refused user is tried again: many failures would slow the console's address down, as for a guesser.
 _LOCKED_OUT_S: Final = 60.0
 
 
@@ -36,18 +36,18 @@ _LOCKED_OUT_S: Final = 60.0
 class _Schema:
     kind: str
     text: str
-    #: By the name under which each is imported, those that others need first.
+    #: By the names under which they are imported; each comes after those that it needs.
     references: Mapping[str, str]
 
 
 class Registered:
-    """What one user of the console knows of the registry: the readers of its schemas, and the schemas that cannot be used."""
+    """One user's view of the registry: readers of its schemas, and the schemas that cannot be used."""
 
     def __init__(self, client: RegistryClient, user: str = "") -> None:
-        """`user` is the one whom the registry sees; empty for the console itself."""
+        """`user`: the user's name at the registry; empty for the console itself."""
         self.client = client
         self._user = user
-        #: The registry did not let the user in: it is not asked with these credentials before this time.
+        #: The registry refused the user: these credentials are not used before this time.
         self._locked_out_until_s = 0.0
         self._readers: dict[int, Any] = {}
         self._trouble: dict[int, tuple[float, str]] = {}
@@ -56,19 +56,21 @@ class Registered:
         self.client.close()
 
     async def ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
-        """Any request of the registry's API. Its refusal is ours."""
+        """Send any request of the registry's API. Its refusals become the console's."""
         try:
             return await asyncio.to_thread(self._ask, method, *path, body=body, **query)
         except RegistryRefused as error:
             if error.status == 401:
-                raise Refusal(403, "REGISTRY_SIGN_IN", str(error)) from None  # 401 would end the session at the console
+                raise Refusal(
+                    403, "REGISTRY_SIGN_IN", str(error)
+                ) from None  # a 401 would end the session at the console
             status = error.status if 400 <= error.status < 500 else 502
             raise Refusal(status, f"REGISTRY_{error.code}", str(error)) from None
         except RegistryUnreachable as error:
             raise Refusal(502, "REGISTRY_UNREACHABLE", str(error)) from None
 
     def _ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
-        """Called on threads."""
+        """Runs on threads."""
         if time.monotonic() < self._locked_out_until_s:
             raise self._not_let_in()
         try:
@@ -89,7 +91,7 @@ class Registered:
         return RegistryRefused(401, 40101, f"the registry does not let {self._user} in: {why}")
 
     async def prepare(self, records: Iterable[Record]) -> None:
-        """Ask for the schemas that these records name and that are not known yet."""
+        """Request the unknown schemas of these records."""
         ids = {number for each in records for data in (each.key, each.value) if (number := _id_of(data)) is not None}
         now_s = asyncio.get_running_loop().time()
         for number in ids:
@@ -116,7 +118,7 @@ class Registered:
         self._trouble[number] = (now_s, reason[:_REASON_CHARS_MAX])
 
     def decode(self, data: bytes) -> tuple[str, Any, str]:
-        """By the schema that was prepared: (format, value, note)."""
+        """Decode with a prepared schema. Return (format, value, note)."""
         try:
             number, payload = wire.unframe(data)
         except wire.NotFramed as error:
@@ -127,7 +129,7 @@ class Registered:
             raise Undecodable(f"schema {number}: {why}")
         try:
             kind, value = reader(payload)
-        except Exception as error:  # each library fails in its own ways on bytes that are something else
+        except Exception as error:  # each library has its own errors for bytes of another format
             reason = f"{type(error).__name__} {error}"[:_REASON_CHARS_MAX]
             raise Undecodable(f"not as schema {number} says: {reason}") from None
         return kind, value, f"schema {number}"
@@ -173,7 +175,7 @@ def _avro_reader(schema: _Schema) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Avro's logical types as JSON has them."""
+    """Convert Avro's logical types to values of JSON."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Changes of groups: resets of offsets with a preview, deletions."""
+"""Changes of groups: resets of offsets with a preview, and deletions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ from barnabas.services.console.web import NUMBER, TEXT, Call, Endpoint, whole
 
 
 async def preview_reset(call: Call) -> dict[str, Any]:
-    """What a reset would do, partition by partition. Nothing is changed."""
+    """Return what a reset would do, by partition, without changing anything."""
     cluster, group = call.cluster, call.path["group"]
     described = await admin.describe_group(cluster.client, group)
     committed = {each: found.offset for each, found in (await admin.committed_offsets(cluster.client, group)).items()}
@@ -90,7 +90,7 @@ async def _reset_targets(
 
 
 async def reset(call: Call) -> dict[str, Any]:
-    """To exactly these offsets: those of a preview."""
+    """Reset to exactly these offsets, as a preview shows them."""
     cluster, group = call.cluster, call.path["group"]
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for each in call.given("offsets", list):
@@ -105,7 +105,7 @@ async def reset(call: Call) -> dict[str, Any]:
         raise Refusal(
             409,
             ErrorCode.NON_EMPTY_GROUP.name,
-            f"{group} is {described.state}: offsets can be reset only while no member is there; stop its consumers first",
+            f"{group} is {described.state}: offsets can only be reset while the group has no members; stop its consumers first",
         )
     await cluster.client.topics({each.topic for each in offsets})
     for where, code in (await admin.commit_offsets(cluster.client, group, offsets)).items():
@@ -122,7 +122,7 @@ async def delete_group(call: Call) -> dict[str, Any]:
 
 
 async def delete_offsets(call: Call) -> dict[str, Any]:
-    """Forget what a group has committed of one topic."""
+    """Delete the committed offsets of one topic."""
     group, topic = call.path["group"], call.path["topic"]
     committed = await admin.committed_offsets(call.cluster.client, group)
     partitions = [each for each in committed if each.topic == topic]
@@ -142,7 +142,7 @@ ENDPOINTS = [
         method="GET",
         path="/groups/{group}/reset",
         handler=preview_reset,
-        summary="What a reset would do. Nothing is changed.",
+        summary="Preview a reset, without changing anything.",
         query={**_RESET, "topic": TEXT, "partitions": TEXT},
     ),
     Endpoint(
@@ -157,6 +157,6 @@ ENDPOINTS = [
         method="DELETE",
         path="/groups/{group}/topics/{topic}",
         handler=delete_offsets,
-        summary="Delete what a group has committed of a topic.",
+        summary="Delete a group's committed offsets of a topic.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Schemas of the registry that the console was started with: subjects, versions, what one looks like."""
+"""Schemas of the configured registry: subjects, versions, texts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from barnabas.services.console.web import FLAG, NUMBER, TEXT, Call, Endpoint
 
 
 def _registry(call: Call) -> Registered:
-    """As the registry shows itself to the user: it decides what the user may read and change."""
+    """Return the registry with the user's rights: it decides what the user may read and change."""
     if call.user.registered is None:
         raise Refusal(501, "NO_REGISTRY", "the console was started without --schema-registry")
     return call.user.registered
@@ -54,7 +54,7 @@ async def register(call: Call) -> dict[str, Any]:
 
 
 async def check(call: Call) -> dict[str, Any]:
-    """Whether a schema may follow the last version of its subject."""
+    """Check whether a schema may follow the last version of its subject."""
     body = {"schema": call.text("schema"), "schemaType": (call.text("type") or "AVRO").upper()}
     if not body["schema"]:
         raise bad_request("schema is missing")

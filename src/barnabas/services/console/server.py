@@ -11,7 +11,7 @@ from barnabas.services.console.sign_in import check_settings
 from barnabas.services.http.server import http_server, listen, run_until_signal
 
 _CONNECTIONS_MAX: Final = 1_000
-#: Those who watch would never go by themselves.
+#: Open event streams would otherwise delay the end forever.
 _SHUTDOWN_S: Final = 1
 
 
@@ -35,7 +35,7 @@ class ConsoleServer:
         self._server.should_exit = True
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until `stop`. The socket listens already: who comes early waits for a moment."""
+        """Run until `stop`. The socket is already open: early clients wait for a moment."""
         ready()
         try:
             await self._server.serve(sockets=[self._socket])
@@ -44,7 +44,7 @@ class ConsoleServer:
 
 
 def run(settings: Settings, announce: Callable[[str], None]) -> int:
-    """As this process, until SIGTERM or SIGINT. Returns the exit code."""
+    """Run as this process until SIGTERM or SIGINT. Return the exit code."""
 
     def ready(server: ConsoleServer) -> None:
         garbage.settle()

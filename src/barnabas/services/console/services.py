@@ -1,4 +1,4 @@
-"""What all endpoints of one console share."""
+"""Services that all endpoints of a console share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Tasks:
-    """The parent of everything that goes on behind requests. There is one while the application runs."""
+    """The parent of all background tasks. The group exists while the application runs."""
 
     group: asyncio.TaskGroup | None = None
 
@@ -30,9 +30,9 @@ class Services:
     tasks: Tasks
     guard: "Guard"
     inside: "InsideSources"
-    #: By path, for those who watch.
+    #: Endpoints that can be watched, by path.
     live: "dict[str, Endpoint]" = field(default_factory=dict)
-    #: Called once, when the application ends.
+    #: Functions to call once when the application ends.
     closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`/api/session`: who I am, signing in and out, and the token that changes need."""
+"""`/api/session`: the current user, signing in and out, and the token that changes need."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ ENDPOINTS = [
         method="GET",
         path="/session",
         handler=show,
-        summary="Whether people sign in, who I am, and the token that changes need in the header X-CSRF-Token.",
+        summary="Whether sign-in is required, the current user, and the token that changes need in the header X-CSRF-Token.",
         is_open=True,
     ),
     Endpoint(

@@ -1,7 +1,7 @@
-"""Who uses the console: sessions in this process's memory, named by signed cookies.
+"""Sessions in this process's memory, identified by signed cookies.
 
-A cookie holds an identifier and its signature, nothing else. The key is made when the console starts, so a restart ends all
-sessions. What a user signed in with never leaves the process: it is inside of the client that the session holds.
+A cookie contains only an identifier and its signature. The key is created at the start, so a restart ends all sessions.
+Credentials never leave the process: only the session's client has them.
 Owner: the event loop.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: A session ends when nobody used it for the first, and in any case after the second.
+#: A session ends after the first time without use, and in any case after the second.
 IDLE_S: Final = 3600.0
 LIFETIME_S: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 1_000
@@ -23,15 +23,15 @@ _ID_BYTES: Final = 24
 
 
 class TooManySessions(Exception):
-    """All places are taken by sessions that are in use."""
+    """All places are taken by sessions in use."""
 
 
 @dataclass(slots=True, eq=False)
 class Session(Generic[T]):
     id: str
-    #: As the cluster knows him.
+    #: The user's name in the cluster.
     user: str
-    #: What the session acts with.
+    #: The account that the session uses.
     held: T = field(repr=False)
     csrf_token: str = field(repr=False)
     ends_s: float
@@ -39,20 +39,20 @@ class Session(Generic[T]):
 
 
 class Sessions(Generic[T]):
-    """`ended` is told of every session that is over, so that what it holds can be closed."""
+    """Calls `ended` for every session that ends, so that its account can be closed."""
 
     def __init__(self, *, now_s: Callable[[], float], ended: Callable[[Session[T]], None]) -> None:
         self._now_s = now_s
         self._ended = ended
         self._key = secrets.token_bytes(32)
-        #: The one that was used longest ago first.
+        #: The least recently used session comes first.
         self._sessions: dict[str, Session[T]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, user: str, held: T, *, lifetime_s: float = LIFETIME_S) -> Session[T]:
-        """:raises TooManySessions: where others use all there may be."""
+        """:raises TooManySessions: if the sessions of other users fill all places."""
         self.sweep()
         mine = [each for each in self._sessions.values() if each.user == user]
         if len(mine) >= SESSIONS_PER_USER_MAX:
@@ -81,7 +81,7 @@ class Sessions(Generic[T]):
             self.end(session)
 
     def sweep(self) -> float | None:
-        """Ends what is over. When to come again, in seconds; None while there are no sessions."""
+        """End expired sessions. Return the seconds until the next expiry; None without sessions."""
         now_s = self._now_s()
         for session in [each for each in self._sessions.values() if self._is_over(each, now_s)]:
             self.end(session)
@@ -92,7 +92,7 @@ class Sessions(Generic[T]):
         return now_s >= min(session.ends_s, session.used_s + IDLE_S)
 
     def is_used(self, session: Session[T]) -> bool:
-        """Notes that somebody uses it. False: it is over."""
+        """Record a use of the session. Return False if it has ended."""
         now_s = self._now_s()
         if self._sessions.get(session.id) is not session:
             return False
@@ -100,7 +100,7 @@ class Sessions(Generic[T]):
             self.end(session)
             return False
         session.used_s = now_s
-        # To the end: the first of a user's sessions is the one that was not used for longest.
+        # Move it to the end: the first one of a user's sessions is the least recently used.
         self._sessions[session.id] = self._sessions.pop(session.id)
         return True
 
@@ -110,7 +110,7 @@ class Sessions(Generic[T]):
         return f"{session.id}.{self._sign('cookie', session.id)}"
 
     def of_cookie(self, value: str) -> Session[T] | None:
-        """The session of a cookie that this process has signed, unless it is over."""
+        """Return the session of a cookie that this process has signed, unless it has ended."""
         identifier, _, signature = value.partition(".")
         if not _same(signature, self._sign("cookie", identifier)):
             return None
@@ -118,7 +118,7 @@ class Sessions(Generic[T]):
         return session if session is not None and self.is_used(session) else None
 
     def digest(self, secret: str) -> str:
-        """The same for the same secret, and of no use to anybody else."""
+        """Return an identifier that is equal for equal secrets, and useless outside this process."""
         return self._sign("secret", secret)
 
     def _sign(self, purpose: str, text: str) -> str:
@@ -131,5 +131,5 @@ def is_csrf_token(session: Session[T], given: str | None) -> bool:
 
 
 def _same(given: str, expected: str) -> bool:
-    """`compare_digest` takes no text outside of ASCII."""
+    """`compare_digest` does not accept text outside ASCII."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())

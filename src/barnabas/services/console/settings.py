@@ -1,4 +1,4 @@
-"""What a console is started with."""
+"""The settings of a console."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ class Settings:
     client: ClientConfig
     host: str = "127.0.0.1"
     port: int = 8080
-    #: Changes are refused without it.
+    #: Whether changes are allowed.
     read_write: bool = False
-    #: Everybody signs in with credentials of the cluster. Always so where others than this machine can connect.
+    #: Users sign in with credentials of the cluster. Always on if other machines can connect.
     sign_in: bool = False
     #: PEM files for HTTPS.
     certificate: str | None = None
     key: str | None = None
-    #: A proxy in front of the console speaks HTTPS, and says in `X-Forwarded-For` who asks.
+    #: A proxy in front of the console provides HTTPS, and sends the client's address in `X-Forwarded-For`.
     behind_proxy: bool = False
-    #: `http://host:port[,…]` of a schema registry; None: records of registered schemas are shown as bytes.
+    #: `http://host:port[,…]` of a schema registry; None: records with schemas are shown as bytes.
     schema_registry: str | None = None
-    #: Its client's settings, by Confluent's names. With sign-in there are no credentials in it: users sign in with their own.
+    #: Settings of its client, by Confluent's names. Without credentials if users sign in: then their own are used.
     schema_registry_config: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: Where brokers show their inside: `auto` (their settings say it), `none`, or addresses.
+    #: Addresses of the brokers' internal views: `auto` (from their settings), `none`, or URLs.
     inside: str = "auto"
 
     @property
@@ -34,5 +34,5 @@ class Settings:
 
     @property
     def is_https(self) -> bool:
-        """As the browser sees it."""
+        """Whether the browser sees HTTPS."""
         return self.certificate is not None or self.behind_proxy

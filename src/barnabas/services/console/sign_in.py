@@ -1,4 +1,4 @@
-"""Signing in: credentials of the cluster become a client that acts as that user. The cluster decides whether they are good."""
+"""Signing in: a client with the user's credentials connects to the cluster, which decides whether they are valid."""
 
 import re
 import time
@@ -26,12 +26,12 @@ _SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 _PASSWORD_MECHANISMS: Final = (*_SCRAM, "PLAIN")
 USER_CHARACTERS_MAX: Final = 256
 SECRET_CHARACTERS_MAX: Final = 16_384
-#: RFC 6750; nothing in it can end the field of the SASL message that carries it.
+#: RFC 6750; no character of it can end the field of the SASL message that carries the token.
 _TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 
 
 def check_settings(settings: Settings) -> None:
-    """:raises ConfigError: for a console that would be open to others, or that nobody could sign in to."""
+    """:raises ConfigError: if the console would be open to other machines, or no user could sign in."""
     if settings.key is not None and settings.certificate is None:
         raise ConfigError("--ssl-key needs --ssl-certificate")
     _check_registry(settings)
@@ -39,7 +39,7 @@ def check_settings(settings: Settings) -> None:
         return
     if settings.client.security_protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
         raise ConfigError(
-            "people sign in with credentials of the cluster, so the console needs a listener with SASL: set security.protocol "
+            "users sign in with credentials of the cluster, so the console needs a listener with SASL: set security.protocol "
             "to SASL_SSL or SASL_PLAINTEXT in --command-config, or leave --host at 127.0.0.1"
         )
     if not is_loopback(settings.host) and settings.certificate is None and not settings.behind_proxy:
@@ -60,7 +60,7 @@ def _check_registry(settings: Settings) -> None:
         raise ConfigError("--schema-registry-config needs --schema-registry")
     if settings.needs_sign_in and settings.schema_registry_config.keys() & {USER_INFO, TOKEN}:
         raise ConfigError(
-            "where people sign in, the console asks the registry with their own credentials: start it without credentials of "
+            "if users sign in, the console asks the registry with their own credentials: start it without credentials of "
             "its own for the registry (--schema-registry-config, SCHEMA_REGISTRY_USER, SCHEMA_REGISTRY_TOKEN)"
         )
 
@@ -70,9 +70,9 @@ def registry_urls(settings: Settings) -> list[str]:
 
 
 def registry_config(settings: Settings, credentials: "Credentials | None") -> dict[str, str]:
-    """The settings with which the registry is asked for a user of the console; without one, for the console itself.
+    """Return the settings for asking the registry on behalf of a user; without a user, on behalf of the console itself.
 
-    Passwords and tokens of users go over HTTPS, or stay on this machine.
+    Passwords and tokens of users are only sent over HTTPS, or within this machine.
     """
     config = dict(settings.schema_registry_config)
     addresses = [urlsplit(url) for url in registry_urls(settings)]
@@ -80,14 +80,14 @@ def registry_config(settings: Settings, credentials: "Credentials | None") -> di
     if credentials is not None and is_safe:
         if credentials.token:
             config[TOKEN] = credentials.token
-        elif ":" not in credentials.user:  # HTTP's Basic would take it for the name of another user
+        elif ":" not in credentials.user:  # HTTP Basic would read it as another user's name
             config[USER_INFO] = f"{credentials.user}:{credentials.password}"
     return config
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A password with its user, or a token without. It does not show its secrets."""
+    """A user with a password, or a token. Its representation hides the secrets."""
 
     user: str
     password: str = field(default="", repr=False)
@@ -95,27 +95,27 @@ class Credentials:
 
     @property
     def secret(self) -> str:
-        """One text for all of it: what tells two sign-ins apart."""
+        """Return one text for all parts, which differs between different credentials."""
         return f"{self.user}\0{self.password}\0{self.token}"
 
     @property
     def lifetime_s(self) -> float | None:
-        """How long a token still counts; None where that is not known."""
+        """Return how long a token remains valid; None if unknown."""
         end = _claim(self.token, "exp") if self.token else None
         return max(0.0, float(end) - time.time()) if isinstance(end, int | float) else None
 
 
 def credentials_of(user: Any, password: Any, token: Any) -> Credentials:
-    """A user and a password, or a token. :raises Refusal: for anything else."""
+    """Return the credentials of a request: user and password, or a token. :raises Refusal: for anything else."""
     if not all(each is None or isinstance(each, str) for each in (user, password, token)):
         raise bad_request("user, password and token are text")
     if len(user or "") > USER_CHARACTERS_MAX or max(len(password or ""), len(token or "")) > SECRET_CHARACTERS_MAX:
         raise bad_request("that is too long for a user, a password or a token")
     if token:
         if not _TOKEN.fullmatch(token):
-            raise bad_request("that is no bearer token")
+            raise bad_request("the token is not a bearer token")
         subject = _claim(token, "sub")
-        # The brokers check the token. One that is opaque to us may mean something to them.
+        # The brokers check the token. They may understand one that the console cannot read.
         name = subject[:USER_CHARACTERS_MAX] if isinstance(subject, str) and subject else "token"
         return Credentials(name, token=token)
     if not user or not password:
@@ -132,14 +132,14 @@ def _claim(token: str, name: str) -> Json | None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How a client shows who it is. `security` where settings cannot say it."""
+    """How a client authenticates. `security` is for what settings cannot express."""
 
     config: ClientConfig
     security: ClientSecurity | None = None
 
 
 async def prove(config: ClientConfig, credentials: Credentials) -> Identity:
-    """The identity with which the cluster lets the user in. :raises AuthenticationFailed: where it does not."""
+    """Return the identity that the cluster accepts. :raises AuthenticationFailed: if it accepts none."""
     failure: AuthenticationFailed | None = None
     for identity in _identities(config, credentials):
         async with AsyncClient(identity.config, security=identity.security) as cluster:
@@ -154,8 +154,8 @@ async def prove(config: ClientConfig, credentials: Credentials) -> Identity:
 
 
 def _identities(config: ClientConfig, credentials: Credentials) -> Iterator[Identity]:
-    """The likeliest mechanism first."""
-    # What the console itself signs in with stays out of it.
+    """Yield identities, the most likely mechanism first."""
+    # Leave out the console's own credentials.
     shared = {name: value for name, value in config.security.items() if not name.startswith("sasl.")}
     bare = replace(config, properties={}, security=shared)
     if credentials.token:

@@ -1,4 +1,4 @@
-"""How much of the brokers' disks topics take."""
+"""Disk space of topics on the brokers."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ ReplicaSizes = Mapping[tuple[int, TopicPartition], int]
 
 
 async def replica_sizes(cluster: "ConsoleCluster", partitions: Iterable[TopicPartition] | None) -> ReplicaSizes:
-    """Of these partitions, or of all. Replicas of brokers that do not answer, or do not allow the question, are left out."""
+    """Return sizes of these partitions, or of all. Brokers that do not answer, or refuse, are left out."""
     wanted = None if partitions is None else list(partitions)
 
     async def ask(broker_id: int) -> list[DescribeLogDirsResult]:
@@ -35,7 +35,7 @@ async def replica_sizes(cluster: "ConsoleCluster", partitions: Iterable[TopicPar
 
 
 async def topic_sizes(cluster: "ConsoleCluster") -> Mapping[str, int]:
-    """All replicas of each topic together, of the whole cluster."""
+    """Return the total size of all replicas of each topic."""
 
     async def ask() -> Mapping[str, int]:
         totals: dict[str, int] = {}

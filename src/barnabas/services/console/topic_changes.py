@@ -1,4 +1,4 @@
-"""Settings of topics with their origins and defaults; creating, growing, altering and deleting them."""
+"""Settings of topics with their origins and defaults; creating, extending, altering and deleting topics."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from barnabas.services.console.errors import bad_request
 from barnabas.services.console.web import FLAG, NUMBER, TEXT, Call, Endpoint, whole
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-#: For brokers to hear of a change.
+#: Limit of checks whether brokers know a change.
 _LOOKS_MAX: Final = 50
 _LOOK_S: Final = 0.1
-#: Where a value comes from, in words.
+#: Names of the origins of values.
 ORIGINS: Final = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
     ConfigSource.DYNAMIC_BROKER_CONFIG: "broker, dynamic",
@@ -36,7 +36,7 @@ def entry_document(entry: ConfigEntry) -> dict[str, Any]:
     known = TOPIC_SETTINGS.get(entry.name)
     if entry.is_default:
         default = entry.value
-    elif known is not None:  # a synonym's default may be in another unit: hours for retention.ms
+    elif known is not None:  # a synonym's default may have another unit, such as hours for retention.ms
         default = known.format(known.default)
     else:
         default = next((each.value for each in entry.synonyms if each.source is ConfigSource.DEFAULT_CONFIG), None)
@@ -63,7 +63,7 @@ async def settings(call: Call) -> dict[str, Any]:
 
 
 async def alter_settings(call: Call) -> dict[str, Any]:
-    """A value sets, null goes back to what applies without it."""
+    """Set settings; null removes a setting, so that the broker's value applies."""
     changes = call.given("settings", dict)
     if not changes:
         raise bad_request("there is nothing to change")
@@ -98,7 +98,7 @@ async def create(call: Call) -> dict[str, Any]:
 
 
 async def _is_known(cluster: ConsoleCluster, topic: str, *, partitions: int) -> None:
-    """Waits, but not for long, until every broker knows of a change: the next look may go to any of them."""
+    """Wait a limited time until every broker knows a change: the next request may go to any of them."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
 
     async def ask(broker_id: int) -> bool:
@@ -113,7 +113,7 @@ async def _is_known(cluster: ConsoleCluster, topic: str, *, partitions: int) -> 
 
 
 def _count(body: Mapping[str, Any], name: str) -> int:
-    """-1, what the cluster does by itself, where nothing is said."""
+    """Return the number, or -1 for the cluster's default if there is none."""
     value = body.get(name)
     return -1 if value in (None, "") else whole(value, name, low=1, high=100_000)
 
@@ -136,7 +136,7 @@ async def delete(call: Call) -> dict[str, Any]:
 
 
 async def delete_records(call: Call) -> dict[str, Any]:
-    """Everything before these offsets; offset null: all there is."""
+    """Delete all records before these offsets; an offset of null deletes all records."""
     topic = call.path["topic"]
     before: dict[TopicPartition, int] = {}
     for each in call.given("partitions", list):
@@ -157,7 +157,7 @@ async def delete_records(call: Call) -> dict[str, Any]:
 
 
 async def known_settings(call: Call) -> dict[str, Any]:
-    """What may be set when a topic is created; a cluster may know more, or fewer."""
+    """List settings for the creation of a topic; a cluster may know more, or fewer."""
     return {"settings": _known()}
 
 
@@ -175,13 +175,13 @@ ENDPOINTS = [
         method="GET",
         path="/topics/{topic}/settings",
         handler=settings,
-        summary="A topic's settings: value, where it comes from, default.",
+        summary="A topic's settings: value, origin, default.",
     ),
     Endpoint(
         method="PATCH",
         path="/topics/{topic}/settings",
         handler=alter_settings,
-        summary="Set some settings, or take them back with null; the others stay.",
+        summary="Set some settings, or remove them with null; the others stay.",
         body={"type": "object", "properties": {"settings": _SETTINGS}, "required": ["settings"]},
     ),
     Endpoint(

@@ -1,4 +1,4 @@
-"""Topics: the list, and one of them."""
+"""Topics: the list, and a single topic."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from barnabas.services.console.sizes import replica_sizes, topic_sizes
 from barnabas.services.console.web import FLAG, NUMBER, TEXT, Call, Endpoint
 
 SORTS: Final = ("name", "partitions", "replicas", "size", "messages", "rate", "lag")
-#: Rows of one answer: more than any screen has.
+#: Limit of rows in one answer: more than any screen shows.
 WINDOW_MAX: Final = 500
 
 
@@ -20,7 +20,7 @@ def partitions_of(topic: TopicInfo) -> list[TopicPartition]:
 
 
 def plain_row(topic: TopicInfo) -> dict[str, Any]:
-    """What metadata alone tells."""
+    """Return the columns that the metadata contains."""
     return {
         "name": topic.name,
         "internal": topic.internal,
@@ -46,7 +46,7 @@ async def topic_list(call: Call) -> dict[str, Any]:
     window = sorted(found, key=key, reverse=is_down)[start : start + count]
     shown = await _figures(call.cluster, window, sizes=sizes, ends=call.cluster.offsets.ends_in_sight)
     call.cluster.lag.sweep_behind()
-    lags = call.cluster.lag.totals().by_topic  # of all groups that are known so far
+    lags = call.cluster.lag.totals().by_topic  # of all groups known so far
     return {
         "total": len(found),
         "start": start,
@@ -57,7 +57,8 @@ async def topic_list(call: Call) -> dict[str, Any]:
 async def _sort_key(
     cluster: ConsoleCluster, sort: str, topics: list[TopicInfo], sizes: Mapping[str, int]
 ) -> Callable[[TopicInfo], Any]:
-    """Sorting by what moves needs it of all topics: then it may be a minute old, and the rows in sight are fresh."""
+    """Return a sort key. Changing values are needed for all topics: they may be a minute old, but the visible rows are
+    fresh."""
     if sort == "name":
         return lambda topic: topic.name
     if sort == "size":
@@ -150,7 +151,7 @@ ENDPOINTS = [
         method="GET",
         path="/topics/{topic}",
         handler=topic_detail,
-        summary="One topic: its partitions, where each begins and ends, who leads and follows.",
+        summary="One topic: its partitions with offsets, leaders and replicas.",
         live_s=1.0,
     ),
 ]

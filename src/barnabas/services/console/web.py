@@ -1,4 +1,4 @@
-"""HTTP as the console speaks it: endpoints that describe themselves, JSON in, JSON out, one shape of error."""
+"""The console's HTTP: endpoints that describe themselves, JSON in, JSON out, one format of errors."""
 
 import logging
 import math
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
-#: Of one who has yet to sign in.
+#: Limit of a body before sign-in.
 _OPEN_BODY_BYTES_MAX: Final = 64 * 1024
 _OPEN_BODY_S: Final = 10
-#: Of a JSON schema, as OpenAPI writes it.
+#: A JSON schema in OpenAPI's format.
 Schema = Mapping[str, Any]
 TEXT: Final[Schema] = {"type": "string"}
 NUMBER: Final[Schema] = {"type": "integer"}
@@ -38,20 +38,20 @@ PATH_PREFIX: Final = "/api"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks. `name` stands in the log lines of changes."""
+    """The user of a request. `name` appears in the log of changes."""
 
     name: str
-    #: None for one who has yet to sign in.
+    #: None before sign-in.
     own_cluster: "ConsoleCluster | None"
-    #: The schema registry with the user's rights there; None where the console has none.
+    #: The schema registry with the user's rights; None if the console has no registry.
     registered: "Registered | None" = None
-    #: Notes that he is still there. False: his session is over, and so is what he watches.
+    #: Records a use of the session. Returns False if it has ended; then streams must end, too.
     is_present: Callable[[], bool] = lambda: True
 
 
 @dataclass(slots=True)
 class Call:
-    """One request, or one repetition of a live one: then there is no `request`."""
+    """One request, or one repetition of a live one, which has no `request`."""
 
     services: "Services"
     user: User
@@ -75,14 +75,14 @@ class Call:
         return whole(self.query.get(name, default), name, low=low, high=high)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """The first is the default."""
+        """Return a parameter of the query; the default is the first choice."""
         value = self.query.get(name) or choices[0]
         if value not in choices:
-            raise bad_request(f"{name}={value} is none of {', '.join(choices)}")
+            raise bad_request(f"{name}={value} is not valid: use {', '.join(choices)}")
         return value
 
     def given(self, name: str, kind: type | tuple[type, ...] = str) -> Any:
-        """Something of the body that must be there."""
+        """Return a required member of the body."""
         value = self.body.get(name)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
             raise bad_request(f"the body needs {name!r}")
@@ -99,7 +99,7 @@ def whole(value: object, name: str, *, low: int = 0, high: int = 2**63 - 1) -> i
     return number
 
 
-#: Returns what becomes JSON, or a response of its own.
+#: Returns a document to encode as JSON, or a response.
 Handler = Callable[[Call], Awaitable[Any]]
 
 
@@ -113,16 +113,16 @@ class Endpoint:
     summary: str
     query: Mapping[str, Schema] = field(default_factory=dict)
     body: Schema | None = None
-    #: May be watched through `/api/events`, and is then asked again after so many seconds.
+    #: Interval in seconds if the endpoint can be watched through `/api/events`.
     live_s: float | None = None
-    #: What the answer is if not JSON.
+    #: Content type of the answer.
     content_type: str = "application/json"
-    #: Anybody may ask, signed in or not.
+    #: Whether it can be used before sign-in.
     is_open: bool = False
 
     @property
     def changes(self) -> bool:
-        """Whether it goes through the guard. Whatever is not a GET changes something."""
+        """Whether the request is a change, which the guard checks: everything except GET."""
         return self.method != "GET" and not self.is_open
 
 
@@ -146,7 +146,7 @@ def error_document(refusal: Refusal) -> dict[str, Any]:
 
 
 def refusal_for(error: Exception, what: str) -> Refusal:
-    """For any failure of a handler; a bug is logged, and told as one."""
+    """Return the answer to a failure of a handler; unexpected errors are logged, and answered with INTERNAL."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, ClientError):
@@ -158,7 +158,7 @@ def refusal_for(error: Exception, what: str) -> Refusal:
 
 
 def routes(endpoints: Sequence[Endpoint], services: "Services") -> list[Route]:
-    """Endpoints of one path share a route."""
+    """Create one route per path for its endpoints."""
     by_path: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
         by_path.setdefault(endpoint.path, []).append(endpoint)

@@ -1,5 +1,5 @@
-"""What is wrong with settings or with a cluster: typed findings, for the tool that prints them and for whoever shows them.
+"""Finds problems in settings or in a cluster: typed findings, for the tool that prints them and the console that shows them.
 
-`cluster.check_cluster` asks brokers and ZooKeeper (`look`) and judges the answers (`checks`, one file a subject).
-`files.check_files` does the same for settings and the machine that they are for. Nothing is changed.
+`cluster.check_cluster` asks brokers and ZooKeeper (`look`) and judges the answers (`checks`, one file per subject).
+`files.check_files` checks settings files and the machine that they are for. The doctor changes nothing.
 """

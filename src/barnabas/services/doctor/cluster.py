@@ -1,4 +1,4 @@
-"""`check_cluster`: one look at a cluster, and what is wrong with it."""
+"""`check_cluster`: look at a cluster once and report its problems."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from barnabas.services.doctor.finding import Finding, Severity, in_order
 from barnabas.services.doctor.look import Looker
 from barnabas.services.doctor.view import Limits
 
-#: A doctor does not wait as long as a client would.
+#: The doctor waits less long than a client would.
 TIMEOUT_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    #: The worst first.
+    #: The most severe first.
     findings: tuple[Finding, ...]
-    #: How many the cluster has; None where none answered.
+    #: Number of brokers in the cluster; None if none answered.
     brokers: int | None
 
 
@@ -39,7 +39,7 @@ async def check_cluster(config: ClientConfig, limits: Limits | None = None) -> R
             advice = "start the brokers, or correct --bootstrap-server"
             means = "clients that are given this address cannot connect"
             if isinstance(error, AuthenticationFailed | OtherProtocol):
-                advice = "give the settings that this cluster asks for with --command-config"
+                advice = "give the settings that this cluster requires with --command-config"
                 means = "clients with these settings cannot connect"
             finding = Finding(Severity.ERROR, "bootstrap-unreachable", where, str(error), advice, means)
             return Report((finding,), None)

@@ -1,6 +1,6 @@
-"""The checks of `barnabas doctor FILE` on a broker's settings, and on the machine that they are for.
+"""The checks of `barnabas doctor FILE`: a broker's settings, and the machine that they are for.
 
-`look` gathers facts about this machine; `examine` judges them and touches nothing, so a test can give it any machine.
+`look` gathers facts about this machine; `examine` judges them without touching it, so that a test can describe any machine.
 """
 
 import errno
@@ -22,9 +22,9 @@ from barnabas.base.hosts import address, is_loopback
 from barnabas.services.doctor.finding import Finding, Severity, count, some
 from barnabas.services.doctor.room import nearly_full, room, short_lived
 
-#: Files that a broker has open besides those of its logs: sockets of clients, mostly.
+#: Open files of a broker besides those of its logs: mostly sockets of clients.
 FILES_BESIDES_LOGS: Final = 1024
-#: What a new partition opens: its segment and two indexes.
+#: Files that a partition keeps open: its segment and two indexes.
 FILES_PER_PARTITION: Final = 3
 PROBE_TIMEOUT_S: Final = 2.0
 _PARTITION_FOLDER: Final = re.compile(r".+-\d+")
@@ -33,7 +33,7 @@ _PARTITION_FOLDER: Final = re.compile(r".+-\d+")
 @dataclass(frozen=True, slots=True)
 class LogDirFacts:
     path: str
-    #: The folder itself, or the nearest one above it that is there, can be written to.
+    #: Whether the folder, or the nearest existing one above it, can be written to.
     writable: bool
     total_bytes: int
     free_bytes: int
@@ -43,22 +43,22 @@ class LogDirFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What was found on this machine, for the settings of one file."""
+    """Facts about this machine that concern the settings of one file."""
 
     log_dirs: tuple[LogDirFacts, ...] = ()
     open_files_max: int = 1 << 20
-    #: Why an address cannot be used, by `host:port`. Absent if it can be used, or if that is unknown.
+    #: By `host:port`: why an address cannot be used. Absent if it can be used, or if that is unknown.
     unreachable: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(path: str) -> tuple[BrokerConfig | None, list[Finding]]:
-    """The settings in a file, or why a broker would not start with them."""
+    """Return the settings in a file, or findings that say why a broker would not start with them."""
     from barnabas.base.config import properties
 
     try:
         config = BrokerConfig.parse(properties.load(path))
     except ConfigError as error:
-        advice, means = "correct the setting that is named", "a broker does not start with this"
+        advice, means = "correct the setting that is named", "a broker does not start with this setting"
         return None, [Finding(Severity.ERROR, "settings-refused", path, str(error), advice, means)]
     return config, []
 
@@ -67,7 +67,7 @@ def read(path: str) -> tuple[BrokerConfig | None, list[Finding]]:
 
 
 def look(config: BrokerConfig) -> HostFacts:
-    """Facts about this machine. Connects to the addresses that the file names, for two seconds each at most."""
+    """Gather facts about this machine. Connects to the addresses in the file, for at most two seconds each."""
     unreachable: dict[str, str] = {}
     for advertised in config.advertised_listeners:
         reason = _why_unreachable(advertised, config.listener(advertised.name))
@@ -105,7 +105,8 @@ def _look_at_dir(path: str) -> LogDirFacts:
 
 
 def _why_unreachable(advertised: Listener, bound: Listener | None) -> str | None:
-    """A refused connection says nothing while the broker is down: then its own port on this machine is closed, too."""
+    """Return why an address is unreachable. A refused connection means nothing while the broker is down: check its own port
+    first."""
     if not advertised.host or not advertised.port:
         return None
     reason = _probe(advertised.host, advertised.port)
@@ -117,7 +118,7 @@ def _why_unreachable(advertised: Listener, bound: Listener | None) -> str | None
 
 
 def _probe(host: str, port: int) -> str | None:
-    """Why no connection can be made, or None."""
+    """Return why connecting fails, or None."""
     try:
         socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S).close()
     except socket.gaierror:
@@ -144,7 +145,7 @@ def zookeeper_hosts(connect: str) -> list[tuple[str, int]]:
 
 
 def examine(file: str, config: BrokerConfig, facts: HostFacts, *, brokers: int | None) -> list[Finding]:
-    """What is wrong with one file. `brokers`: how many the cluster has, where that is known."""
+    """Return the problems of one file. `brokers`: the size of the cluster, if known."""
     return [
         *_names(file, config),
         *_directories(file, facts),
@@ -156,7 +157,7 @@ def examine(file: str, config: BrokerConfig, facts: HostFacts, *, brokers: int |
 
 
 def examine_together(configs: Mapping[str, BrokerConfig]) -> list[Finding]:
-    """What is wrong with files that are meant for one cluster."""
+    """Return the problems of files that are meant for one cluster."""
     findings: list[Finding] = []
     by_id: dict[int, list[str]] = {}
     for file, config in configs.items():
@@ -165,13 +166,13 @@ def examine_together(configs: Mapping[str, BrokerConfig]) -> list[Finding]:
     for broker_id, files in by_id.items():
         if len(files) > 1:
             message = f"broker.id={broker_id} is in {len(files)} files"
-            advice, means = "give each broker its own", "the second to start is refused"
+            advice, means = "give each broker its own", "the second broker to start is refused"
             findings.append(Finding(Severity.ERROR, "broker-id-twice", ", ".join(files), message, advice, means))
     connects = sorted({config.zookeeper_connect for config in configs.values()})
     if len(connects) > 1:
         message = f"zookeeper.connect differs: {some(connects)}"
         advice = "brokers of one cluster name the same hosts and the same path"
-        means = "they may be two clusters, of which clients see one or the other"
+        means = "they may form two clusters, and clients see one or the other"
         findings.append(Finding(Severity.WARNING, "zookeeper-differs", ", ".join(configs), message, advice, means))
     return findings
 
@@ -179,14 +180,14 @@ def examine_together(configs: Mapping[str, BrokerConfig]) -> list[Finding]:
 def _names(file: str, config: BrokerConfig) -> list[Finding]:
     findings = []
     for line in broker_notices(sorted(config.originals)):
-        # The synonym of `broker.id` that parsing adds is not the user's doing.
+        # Parsing adds the synonym of `broker.id`; the user did not write it.
         is_unknown = "is not a known setting" in line
         severity = Severity.WARNING if is_unknown else Severity.NOTE
         advice = (
             "correct the name or remove the line" if is_unknown else "remove the line, or leave it for Apache Kafka"
         )
         check = "setting-unknown" if is_unknown else "setting-without-effect"
-        means = "whatever it was meant to change is not changed" if is_unknown else ""
+        means = "the intended change has no effect" if is_unknown else ""
         findings.append(Finding(severity, check, file, line, advice, means))
     return findings
 
@@ -198,12 +199,12 @@ def _directories(file: str, facts: HostFacts) -> list[Finding]:
         if short_lived(path):
             message = f"log.dirs={path} is in a place that a reboot may empty"
             advice = "name a folder on a disk of its own, such as /var/lib/kafka"
-            means = "records, offsets and the broker's identity are gone then"
+            means = "then records, offsets and the broker's identity are lost"
             findings.append(Finding(Severity.WARNING, "log-dirs-in-tmp", file, message, advice, means))
         if not facts_of_dir.writable:
             message = f"log.dirs={path} cannot be written to by this user"
-            advice = "make the folder and give it to the user who runs the broker (mkdir, chown)"
-            means = "the broker starts without it, or not at all"
+            advice = "create the folder and give it to the user who runs the broker (mkdir, chown)"
+            means = "the broker starts without this folder, or not at all"
             findings.append(Finding(Severity.ERROR, "log-dir-not-writable", file, message, advice, means))
         if nearly_full(facts_of_dir.total_bytes, facts_of_dir.free_bytes):
             message = f"the disk of log.dirs={path} has {room(facts_of_dir.total_bytes, facts_of_dir.free_bytes)}"
@@ -232,20 +233,20 @@ def _replication(file: str, config: BrokerConfig, brokers: int | None) -> list[F
     if in_sync > replicas:
         message = f"min.insync.replicas={in_sync} is more than default.replication.factor={replicas}"
         advice = f"set default.replication.factor={in_sync + 1}"
-        means = f"on a new topic it counts as {replicas}: records have fewer copies than it promises"
+        means = f"on a new topic it acts as {replicas}: records have fewer copies than it promises"
         findings.append(Finding(Severity.WARNING, "min-isr-above-replicas", file, message, advice, means))
     elif in_sync == replicas > 1:
         message = f"min.insync.replicas={in_sync} equals default.replication.factor"
         advice, means = f"set it to {replicas - 1}", "one broker that is down stops all writes with acks=all"
         findings.append(Finding(Severity.WARNING, "min-isr-equals-replicas", file, message, advice, means))
     if brokers is not None and brokers > 1 and replicas == 1:
-        message = "default.replication.factor=1: topics that are made without a number have one copy"
+        message = "default.replication.factor=1: topics that are created without a number have one copy"
         advice = f"set default.replication.factor={min(3, brokers)}"
-        means = "their data is lost with one broker"
+        means = "their data is lost when one broker is lost"
         findings.append(Finding(Severity.WARNING, "default-replicas-one", file, message, advice, means))
     if config.unclean_leader_election_enable:
         message = "unclean.leader.election.enable=true lets a replica lead that lacks committed records"
-        advice = "leave it false, and set it for single topics where availability matters more than data"
+        advice = "leave it false, and set it for single topics whose availability matters more than their data"
         means = "acknowledged records may be lost when a leader fails"
         findings.append(Finding(Severity.WARNING, "unclean-election", file, message, advice, means))
     return findings
@@ -260,16 +261,21 @@ def _internal_topics(file: str, config: BrokerConfig, brokers: int | None) -> li
     for name, factor in factors.items():
         if factor == 1 and brokers != 1:
             message = f"{name}=1: the topic has one copy"
-            means = "with the broker that has it, groups or transactions stop"
+            means = "groups or transactions stop when the broker that has it fails"
             if brokers is None:
-                advice = "right for one broker alone; set it to 3 before there are more"
+                advice = "fine for a single broker; set it to 3 before you add brokers"
                 findings.append(Finding(Severity.NOTE, "internal-topic-replicas-one", file, message, advice, means))
             else:
-                advice = f"set {name}={min(3, brokers)} before the topic is made; after, use reassign-partitions"
+                advice = (
+                    f"set {name}={min(3, brokers)} before the topic is created; after that, use reassign-partitions"
+                )
                 findings.append(Finding(Severity.WARNING, "internal-topic-replicas-one", file, message, advice, means))
         if brokers is not None and factor > brokers:
-            message = f"{name}={factor}, but the cluster has {count(brokers, 'broker')}: the topic cannot be made"
-            advice, means = f"set {name}={brokers}, or start more brokers", "consumer groups or transactions wait"
+            message = f"{name}={factor}, but the cluster has {count(brokers, 'broker')}: the topic cannot be created"
+            advice, means = (
+                f"set {name}={brokers}, or start more brokers",
+                "consumer groups or transactions do not work",
+            )
             findings.append(Finding(Severity.ERROR, "internal-topic-replicas-too-many", file, message, advice, means))
     in_sync, copies = config.transaction_state_log_min_isr, config.transaction_state_log_replication_factor
     if in_sync > copies:
@@ -277,7 +283,7 @@ def _internal_topics(file: str, config: BrokerConfig, brokers: int | None) -> li
             f"transaction.state.log.min.isr={in_sync} is more than transaction.state.log.replication.factor={copies}"
         )
         advice = f"set transaction.state.log.min.isr={max(1, copies - 1)}"
-        means = f"it counts as {copies}: transactions have fewer copies than it promises"
+        means = f"it acts as {copies}: transactions have fewer copies than it promises"
         findings.append(Finding(Severity.WARNING, "min-isr-above-replicas", file, message, advice, means))
     return findings
 
@@ -289,7 +295,7 @@ def _addresses(file: str, config: BrokerConfig, facts: HostFacts, brokers: int |
         if reason is not None:
             message = f"advertised.listeners names {listener}, which cannot be reached from here: {reason}"
             advice = "advertise a name or address, and a port, that clients and the other brokers can connect to"
-            means = "clients that were sent to this address cannot connect"
+            means = "clients that are sent to this address cannot connect"
             findings.append(Finding(Severity.ERROR, "advertised-listener-unreachable", file, message, advice, means))
         elif brokers is not None and brokers > 1 and is_loopback(listener.host):
             message = f"advertised.listeners names {listener}: other machines would connect to themselves"
@@ -301,13 +307,13 @@ def _addresses(file: str, config: BrokerConfig, facts: HostFacts, brokers: int |
         message = "zookeeper.connect: " + some(f"{address} ({reason})" for address, reason in reasons.items())
         advice = "start it (barnabas zookeeper, or Apache's), or correct zookeeper.connect"
         severity = Severity.ERROR if len(reasons) == len(hosts) else Severity.WARNING
-        means = "a broker waits for zookeeper.connection.timeout.ms, and does not start without it"
+        means = "a broker waits for zookeeper.connection.timeout.ms, and fails to start without it"
         findings.append(Finding(severity, "zookeeper-unreachable", file, message, advice, means))
     return findings
 
 
 def check_files(paths: Sequence[str], *, brokers: int | None) -> list[Finding]:
-    """Everything about these files: each alone, then all together."""
+    """Return the problems of these files: of each alone, then of all together."""
     findings: list[Finding] = []
     configs: dict[str, BrokerConfig] = {}
     for path in paths:

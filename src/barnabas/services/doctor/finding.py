@@ -1,4 +1,4 @@
-"""A finding of the doctor: what is wrong, since when, what it means for clients, and what to do. Pure."""
+"""A finding of the doctor: the problem, since when it exists, its effect on clients, and what to do. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from barnabas.base.times import utc
 
 
 class Severity(StrEnum):
-    """Errors and warnings are wrong, and decide the exit status; a note is worth knowing."""
+    """Errors and warnings are problems and decide the exit status; a note is worth knowing."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -18,16 +18,16 @@ class Severity(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     severity: Severity
-    #: A short name that scripts may compare: `log-dirs-in-tmp`.
+    #: A short name that scripts can compare: `log-dirs-in-tmp`.
     check: str
-    #: Where: a file, `broker 2`, `topic orders`.
+    #: The subject: a file, `broker 2`, `topic orders`.
     subject: str
     message: str
     #: What to do next.
     advice: str
-    #: What clients notice; empty where they notice nothing.
+    #: The effect that clients notice; empty if there is none.
     means: str = ""
-    #: When it began, where that is known.
+    #: When the problem began, if known.
     since_ms: int | None = None
 
     def __str__(self) -> str:
@@ -47,19 +47,19 @@ class Finding:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first; otherwise as they were found. What was found twice is said once."""
+    """The most severe first, otherwise in the original order, without duplicates."""
     rank = list(Severity)
     return sorted(dict.fromkeys(findings), key=lambda finding: rank.index(finding.severity))
 
 
 def worst(findings: Iterable[Finding]) -> Severity | None:
-    """The severity of the worst that is wrong; None where nothing is."""
+    """Return the highest severity of a problem; None without problems."""
     found = {finding.severity for finding in findings} - {Severity.NOTE}
     return next((severity for severity in Severity if severity in found), None)
 
 
 def some(names: Iterable[object], limit: int = 5) -> str:
-    """`a, b, c and 4 more`: a line stays a line on a cluster with thousands of partitions."""
+    """`a, b, c and 4 more`: limits a line on a cluster with thousands of partitions."""
     every = [str(name) for name in names]
     shown = ", ".join(every[:limit])
     return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"

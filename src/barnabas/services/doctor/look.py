@@ -1,6 +1,6 @@
-"""Looks at a running cluster, ours or Apache's: asks brokers through the protocol, and ZooKeeper where it can be reached.
+"""Looks at a running cluster, barnabas or Apache: asks brokers through the protocol, and ZooKeeper if it can be reached.
 
-Every question may stay without an answer: then the view says so, and the others are asked all the same.
+Any question may stay unanswered: then the view says so, and the other questions are still asked.
 """
 
 import asyncio
@@ -51,17 +51,17 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 T = TypeVar("T")
 
-#: Topics asked about in one request.
+#: Topics in one request.
 TOPICS_AT_ONCE: Final = 200
-#: Groups and transactions that are looked at one by one.
+#: Limit of groups, and of transactions, to describe.
 ONE_BY_ONE_MAX: Final = 200
-#: A broker tells that ZooKeeper is away after five seconds at most.
+#: A broker reports after at most five seconds that ZooKeeper is unreachable.
 ZOOKEEPER_TIMEOUT_MS: Final = 8_000
 _GIVEN: Final = (ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
 
 
 class Looker:
-    """One look at a cluster. `refused` gathers what was not answered."""
+    """Looks at a cluster once. `_refused` collects the unanswered questions."""
 
     def __init__(self, cluster: AsyncClient, image: ClusterImage, limits: Limits) -> None:
         self._cluster = cluster
@@ -72,12 +72,12 @@ class Looker:
 
     async def look(self) -> ClusterView:
         brokers = dict(await asyncio.gather(*(self._broker(broker_id) for broker_id in sorted(self._image.brokers))))
-        told = {broker_id: each for broker_id, each in brokers.items() if each is not None}
-        # Who waits for ZooKeeper waits for seconds: everything else is asked meanwhile.
+        answered = {broker_id: each for broker_id, each in brokers.items() if each is not None}
+        # An answer that needs ZooKeeper may take seconds: ask everything else meanwhile.
         (troubles, zookeeper), (of_topics, newest_ms, transactions, groups, tokens) = await asyncio.gather(
             asyncio.gather(
-                asyncio.gather(*(self._zookeeper_of(broker_id) for broker_id in told)),
-                self._zookeeper(told.values()),
+                asyncio.gather(*(self._zookeeper_of(broker_id) for broker_id in answered)),
+                self._zookeeper(answered.values()),
             ),
             asyncio.gather(
                 self._answer("settings of topics", self._topic_settings()),
@@ -91,7 +91,7 @@ class Looker:
         tiers = await self._answer("the tier", self._tiers(of_topics or {}))
         seen = {
             broker_id: replace(each, zookeeper_trouble=trouble, zookeeper_ms=took_ms)
-            for (broker_id, each), (trouble, took_ms) in zip(told.items(), troubles, strict=True)
+            for (broker_id, each), (trouble, took_ms) in zip(answered.items(), troubles, strict=True)
         }
         return ClusterView(
             image=self._image,
@@ -117,7 +117,7 @@ class Looker:
             return None
         connect = settings["zookeeper.connect"]
         if settings.get("zookeeper.ssl.client.enable") == "true":
-            return ZooKeeperView(connect, trouble="it takes TLS, with a certificate that doctor does not have")
+            return ZooKeeperView(connect, trouble="it requires TLS with a certificate, which the doctor does not have")
         return await look_at_zookeeper(connect, self._in_trouble())
 
     async def _answer(self, what: str, question: Awaitable[T]) -> T | None:
@@ -128,7 +128,7 @@ class Looker:
             return None
 
     def _is_led(self, partition: TopicPartition) -> bool:
-        """By somebody who answers."""
+        """Whether a broker that answers leads the partition."""
         info = self._image.partition(partition)
         return info is not None and info.leader in self._image.brokers and info.leader not in self._unreachable
 
@@ -149,19 +149,19 @@ class Looker:
             self._unreachable[broker_id] = str(error)
             return broker_id, None
         about = f"of broker {broker_id}"
-        log_dirs, told, controller_id = await asyncio.gather(
+        log_dirs, described, controller_id = await asyncio.gather(
             self._answer(f"log directories {about}", self._log_dirs(broker_id)),
             self._answer(f"settings {about}", self._settings(broker_id)),
             self._answer(f"controller {about}", self._controller_id(broker_id)),
         )
-        settings, given, confusion = told or ({}, frozenset(), "")
+        settings, given, confusion = described or ({}, frozenset(), "")
         return broker_id, BrokerView(
             versions={key: (low, high) for key, (low, high) in connection.versions.apis.items()},
             log_dirs=log_dirs or (),
             settings=settings,
             given=given,
             confusion=confusion,
-            # Apache's brokers have no features while they live on ZooKeeper.
+            # Apache's brokers have no features as long as they use ZooKeeper.
             is_ours=bool(settings.get("zookeeper.connect")) and bool(connection.versions.supported_features),
             controller_id=controller_id,
             certificate_ends_ms=certificate_end_ms(connection.peer_certificate),
@@ -179,7 +179,7 @@ class Looker:
         )
 
     async def _settings(self, broker_id: int) -> tuple[dict[str, str], frozenset[str], str]:
-        """With why another broker answered, if one did: brokers tell of nobody's settings but their own."""
+        """Return the settings, and the reason if another broker answered: brokers only return their own settings."""
         resource = (ConfigResourceType.BROKER, str(broker_id))
         try:
             entries = (await describe_configs(self._cluster, [resource]))[resource]
@@ -195,7 +195,7 @@ class Looker:
         return response.controller_id
 
     async def _zookeeper_of(self, broker_id: int) -> tuple[str, float]:
-        """A read that a broker answers from ZooKeeper: why it cannot, and how long it took. Nobody is called so."""
+        """Send a request that needs ZooKeeper (for a user that does not exist). Return the error, and the time that it took."""
         request = DescribeUserScramCredentialsRequest(users=[UserName(name="barnabas-doctor")])
         started_s = time.monotonic()
         try:
@@ -237,7 +237,7 @@ class Looker:
         return {partition: timestamp_ms for partition, (_, timestamp_ms) in listed.items()}
 
     async def _offsets(self, partitions: list[TopicPartition], at: int) -> dict[TopicPartition, tuple[int, int]]:
-        """Offset and timestamp of those that are led."""
+        """Return offset and timestamp of the partitions that have a leader."""
         if not partitions:
             return {}
         listed = await list_offsets(self._cluster, dict.fromkeys(partitions, at))
@@ -245,7 +245,7 @@ class Looker:
 
     async def _transactions(self) -> tuple[TransactionView, ...]:
         if self._unreachable:
-            return ()  # each knows its own: half of them would look like all
+            return ()  # each broker knows its own: a partial list would look complete
         found = []
         for listed in (await list_transactions(self._cluster, states=["Ongoing", "PrepareAbort", "PrepareCommit"]))[
             :ONE_BY_ONE_MAX
@@ -292,7 +292,7 @@ class Looker:
         )
 
     async def _tiers(self, of_topics: Mapping[str, Mapping[str, str]]) -> dict[TopicPartition, TierView]:
-        """Of topics in tiered storage, where brokers are new enough to tell."""
+        """Return the state of topics in tiered storage, if brokers are new enough."""
         partitions = [
             partition
             for name, settings in of_topics.items()
@@ -319,7 +319,7 @@ class Looker:
         }
 
     async def _sizes(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of their leaders' logs."""
+        """Return the sizes of the leaders' logs."""
         sizes: dict[TopicPartition, int] = {}
         by_leader: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
@@ -335,7 +335,7 @@ class Looker:
 
     async def _tokens(self) -> tuple[TokenView, ...]:
         if not self._cluster.config.security_protocol.startswith("SASL"):
-            return ()  # brokers tell of tokens only to those who have logged in
+            return ()  # brokers only list tokens for authenticated clients
         try:
             tokens = await describe_tokens(self._cluster)
         except BrokerRefused as refused:
@@ -351,7 +351,7 @@ class Looker:
 
 
 def _setting(of_topics: Mapping[str, Mapping[str, str]] | None, name: str) -> Iterable[tuple[str, str]]:
-    """(topic, value) of those that told it."""
+    """Yield (topic, value) for the topics whose setting is known."""
     return [(topic, settings[name]) for topic, settings in (of_topics or {}).items() if name in settings]
 
 

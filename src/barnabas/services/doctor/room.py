@@ -1,10 +1,10 @@
-"""Disks: what both the settings' and the cluster's checks ask. Pure."""
+"""Disk space: shared by the checks of settings and of clusters. Pure."""
 
 from typing import Final
 
-#: Trees that a reboot or a nightly job empties.
+#: Directories that a reboot or a nightly job empties.
 SHORT_LIVED: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-#: A disk with less room than either is nearly full.
+#: Limits below which a disk is nearly full.
 FREE_SHARE_MIN: Final = 0.05
 FREE_BYTES_MIN: Final = 1 << 30
 

@@ -1,4 +1,4 @@
-"""What was seen of a cluster at one moment: facts, before anybody judges them. Pure."""
+"""The observed facts of a cluster at one moment, before the checks judge them. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from barnabas.base.ids import TopicPartition
 from barnabas.client.image import ClusterImage, PartitionInfo
 from barnabas.services.doctor.room import FREE_SHARE_MIN
 
-#: Their records carry the clock of the broker that leads them: the coordinator writes them.
+#: The leader stamps records of these topics with its own clock, because the coordinator writes them.
 COORDINATOR_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
@@ -16,80 +16,80 @@ DAY_MS: Final = 24 * HOUR_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """From where on something is worth a finding."""
+    """Thresholds above which something is worth a finding."""
 
-    #: A certificate that ends sooner.
+    #: Report a certificate that expires within this time.
     certificate_ms: int = 30 * DAY_MS
-    #: A token that ends sooner, and within this last part of its life.
+    #: Report a token that expires within this time, and (below) within the last part of its life.
     token_ms: int = HOUR_MS
     token_share: float = 0.1
-    #: A transaction that is open for longer than it may, by so much.
+    #: Report a transaction that has been open longer than its timeout by this much.
     transaction_late_ms: int = 60_000
-    #: Between two looks at a group that rebalances. A new group waits for members for 3 s, which is no trouble.
+    #: Time between two checks of a rebalancing group. A new group waits 3 s for members, which is normal.
     group_gap_s: float = 5.0
-    #: A group whose position is in the oldest part of a log from which retention deletes.
+    #: Report a group whose position is in this oldest part of a log from which retention deletes.
     retention_share: float = 0.1
-    #: Newer than our own clock by more than this: a clock is wrong.
+    #: Report a clock whose records are newer than our own clock by more than this.
     skew_ms: int = 2_000
-    #: A disk with a smaller part of it free.
+    #: Report a disk with a smaller free share.
     disk_share: float = FREE_SHARE_MIN
-    #: Segments that wait to be copied to the tier. The active one is not copied, and copying has its intervals.
+    #: Report this many uncopied segments. The active one is never copied, and copying runs at intervals.
     tier_segments: int = 3
-    #: An answer that needs ZooKeeper and took longer.
+    #: Report an answer that needs ZooKeeper and took longer.
     zookeeper_ms: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class DirView:
     path: str
-    #: The name of an error; empty if it is online.
+    #: The name of an error; empty if the directory is online.
     error: str = ""
-    #: -1 where the broker is too old to say.
+    #: -1 if the broker is too old to report it.
     total_bytes: int = -1
     usable_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """What one broker says of itself."""
+    """The state that one broker reports."""
 
-    #: API key to version range.
+    #: Version range by API key.
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     log_dirs: tuple[DirView, ...] = ()
-    #: All settings that it tells, and which of them a file or an option gave.
+    #: All reported settings, and (below) the names of those that a file or an option sets.
     settings: Mapping[str, str] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
-    #: It is a barnabas broker, not Apache's.
+    #: Whether this is a barnabas broker, not Apache's.
     is_ours: bool = False
-    #: Why who answers at its address is another broker; empty if it is itself.
+    #: The error if another broker answers at its address; else empty.
     confusion: str = ""
-    #: Whom it takes for controller; None where it was not asked.
+    #: The broker that it names as controller; None if it was not asked.
     controller_id: int | None = None
-    #: Why it says that it cannot reach ZooKeeper; empty if it can.
+    #: The error that it reports for ZooKeeper; empty if it can reach it.
     zookeeper_trouble: str = ""
-    #: How long an answer took that needs ZooKeeper; -1 where it was not asked.
+    #: Time of an answer that needs ZooKeeper; -1 if it was not asked.
     zookeeper_ms: float = -1
-    #: When its certificate ends, on a listener with TLS.
+    #: Expiry of its certificate, on a listener with TLS.
     certificate_ends_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperView:
-    """What ZooKeeper itself says."""
+    """The state that ZooKeeper itself reports."""
 
     connect: str
-    #: Why we cannot reach it; empty if we can. Brokers may reach it all the same.
+    #: Why the doctor cannot reach it; empty if it can. Brokers may still reach it.
     trouble: str = ""
     #: Advertised addresses by broker, as registered: `PLAINTEXT://host:9092`.
     registrations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    #: Whom /controller names: -1 where there is no such znode, None where it could not be read.
+    #: The broker that /controller names: -1 without such a znode, None if it could not be read.
     controller_id: int | None = None
-    #: When partitions in trouble last changed leader or ISR.
+    #: When the affected partitions last changed leader or ISR.
     changed_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: Znodes that clients without credentials can change, or read where secrets are.
+    #: Znodes that clients without credentials can change, or read although they contain secrets.
     open_znodes: tuple[str, ...] = ()
     latency_ms: float = -1
-    #: Of the disk with its log; -1 where it does not tell.
+    #: Size of the disk with its log; -1 if unknown.
     total_bytes: int = -1
     usable_bytes: int = -1
 
@@ -114,9 +114,9 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """Of a partition of a tiered topic, at its leader."""
+    """A partition of a tiered topic, at its leader."""
 
-    #: The last offset in the tier; -1: none.
+    #: The last offset in the tier; -1 without one.
     copied: int
     local_start: int
     log_end: int
@@ -126,7 +126,7 @@ class TierView:
 
     @property
     def uncopied_bytes(self) -> int:
-        """About: records are taken to be of the same size."""
+        """An estimate that assumes records of equal size."""
         local = self.log_end - self.local_start
         waiting = self.log_end - max(self.copied + 1, self.local_start)
         return self.local_bytes * waiting // local if local > 0 else 0
@@ -138,18 +138,18 @@ class TokenView:
     owner: str
     issued_ms: int
     ends_ms: int
-    #: It cannot be renewed past this.
+    #: It cannot be renewed beyond this time.
     max_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything that was asked for, at one moment."""
+    """All answers of one moment."""
 
     image: ClusterImage
     limits: Limits = Limits()
     now_ms: int = 0
-    #: Why a broker's advertised address does not answer.
+    #: By broker: why its advertised address does not answer.
     unreachable: Mapping[int, str] = field(default_factory=dict)
     brokers: Mapping[int, BrokerView] = field(default_factory=dict)
     zookeeper: ZooKeeperView | None = None
@@ -159,12 +159,12 @@ class ClusterView:
     #: The newest timestamp that the leader of a coordinator's partition has written.
     newest_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
     transactions: tuple[TransactionView, ...] = ()
-    #: Groups that rebalanced at two looks.
+    #: Groups that were rebalancing at both checks.
     rebalancing: Mapping[str, str] = field(default_factory=dict)
     positions: tuple[GroupPosition, ...] = ()
     tokens: tuple[TokenView, ...] = ()
     tiers: Mapping[TopicPartition, TierView] = field(default_factory=dict)
-    #: Questions that stayed without an answer.
+    #: Unanswered questions.
     refused: tuple[str, ...] = ()
 
     def partitions(self) -> Iterator[tuple[TopicPartition, PartitionInfo]]:
@@ -173,17 +173,17 @@ class ClusterView:
                 yield TopicPartition(name, info.index), info
 
     def missing(self) -> list[int]:
-        """Brokers that have replicas, and are not in the cluster."""
+        """Return the brokers that have replicas but are not in the cluster."""
         return sorted(
             {each for _, info in self.partitions() for each in info.replicas if each not in self.image.brokers}
         )
 
     def changed_ms(self, partitions: list[TopicPartition]) -> int | None:
-        """When the first of these got into trouble, as far as ZooKeeper told."""
+        """Return when the first of these partitions became unhealthy, if ZooKeeper reported it."""
         if self.zookeeper is None:
             return None
         return min((at for each in partitions if (at := self.zookeeper.changed_ms.get(each))), default=None)
 
     def setting(self, name: str) -> str | None:
-        """Of any broker that told it: for those that are the same on all."""
+        """Return a setting from any broker that reported it: for settings that are equal on all brokers."""
         return next((each.settings[name] for each in self.brokers.values() if name in each.settings), None)

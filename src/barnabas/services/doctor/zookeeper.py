@@ -1,6 +1,6 @@
-"""Looks at ZooKeeper itself: who is registered, who is controller, when partitions changed, and how its disk is.
+"""Reads ZooKeeper itself: registrations, the controller, times of changes, and its disk.
 
-As a stranger who only reads. What needs credentials, or cannot be reached from here, is told as such.
+The doctor connects without credentials and only reads. It reports what it is not allowed to read, or cannot reach.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from barnabas.services.doctor.view import ZooKeeperView
 
 CONNECT_TIMEOUT_MS: Final = 2_000
 SESSION_TIMEOUT_MS: Final = 6_000
-#: Partitions in trouble whose times are asked for.
+#: Limit of affected partitions whose times are read.
 PARTITIONS_MAX: Final = 100
 
 
@@ -32,7 +32,7 @@ async def look_at_zookeeper(connect: str, in_trouble: list[TopicPartition]) -> Z
     reasons = await asyncio.gather(*(_why_unreachable(host) for host in hosts.split(",")))
     if all(reasons):
         return ZooKeeperView(connect, trouble="; ".join(filter(None, reasons)))
-    # Without the path: a session that has one makes it, and a doctor changes nothing.
+    # Without the chroot path: a session with a path creates it, but the doctor changes nothing.
     session = ZooKeeperSession(
         SessionConfig(hosts, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=CONNECT_TIMEOUT_MS)
     )
@@ -66,7 +66,7 @@ async def _read(
         for partition, result in zip(in_trouble, results[1 + len(ids) :], strict=True)
         if result.stat is not None
     }
-    told = await _monitor(session.hosts)
+    statistics = await _monitor(session.hosts)
     return ZooKeeperView(
         connect,
         registrations=registrations,
@@ -74,8 +74,8 @@ async def _read(
         changed_ms=changed_ms,
         open_znodes=tuple(await find_open(session, chroot)),
         latency_ms=latency_ms,
-        total_bytes=int(told.get("zk_data_dir_total_bytes", -1)),
-        usable_bytes=int(told.get("zk_data_dir_usable_bytes", -1)),
+        total_bytes=int(statistics.get("zk_data_dir_total_bytes", -1)),
+        usable_bytes=int(statistics.get("zk_data_dir_usable_bytes", -1)),
     )
 
 
@@ -86,7 +86,7 @@ def _controller_id(result: Result) -> int | None:
 
 
 async def _why_unreachable(address: str) -> str | None:
-    """At once where nobody listens: a session would go on trying."""
+    """Fail at once if the port is closed: a session would go on trying."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
             _, writer = await asyncio.open_connection(*zookeeper_hosts(address)[0])
@@ -99,7 +99,7 @@ async def _why_unreachable(address: str) -> str | None:
 
 
 async def _monitor(hosts: str) -> dict[str, str]:
-    """`mntr` of the first server; empty where it is not on the server's whitelist."""
+    """Return `mntr` of the first server; empty if its whitelist lacks the command."""
     answer = b""
     with contextlib.suppress(OSError, ZkError):
         reader, writer = await asyncio.open_connection(*zookeeper_hosts(hosts)[0])

@@ -1,4 +1,4 @@
-"""HTTP for the services: bounded heads, bodies and connections, checks of who asks, one way to serve an application.
+"""HTTP for the services: bounded headers, bodies and connections, checks of origins, and one way to serve an application.
 
-The registry and the console are ASGI applications on top of it. Nothing here knows what they answer.
+The registry and the console are ASGI applications on top of it. This package does not know their content.
 """

@@ -1,4 +1,4 @@
-"""The body of a request: it arrives in time, is bounded, says what it is, and holds a JSON object."""
+"""The body of a request: limits of time and size, the content type, and parsing of a JSON object."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from barnabas.services.http.errors import Refusal, bad_request
 
 Receive = Callable[[], Awaitable[Any]]
 
-#: All bytes of a body arrive within this time.
+#: Time limit for a whole body.
 BODY_S: Final = 60
 _DEPTH_MAX: Final = 100
 
@@ -17,7 +17,7 @@ _DEPTH_MAX: Final = 100
 async def read_body(
     headers: Mapping[str, str], receive: Receive, *, bytes_max: int, timeout_s: float = BODY_S
 ) -> bytes:
-    """:raises Refusal: for a body that is too large, comes too slowly, or does not come."""
+    """:raises Refusal: if the body is too large, arrives too slowly, or is missing."""
     try:
         async with asyncio.timeout(timeout_s):
             return await _read_all(headers, receive, bytes_max)
@@ -34,7 +34,7 @@ async def _read_all(headers: Mapping[str, str], receive: Receive, bytes_max: int
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise bad_request("the client went away")
+            raise bad_request("the client disconnected")
         body += message.get("body", b"")
         if len(body) > bytes_max:
             raise too_large
@@ -43,9 +43,9 @@ async def _read_all(headers: Mapping[str, str], receive: Receive, bytes_max: int
 
 
 def check_content_type(headers: Mapping[str, str], accepted: Collection[str]) -> None:
-    """For a request with a body.
+    """Check the type of a request that has a body.
 
-    A page of another site can make a browser send text, forms and bytes without a type, but no JSON without asking first.
+    A page of another site can make a browser send text, forms and untyped bytes, but JSON only after a preflight request.
     """
     if headers.get("content-type", "").partition(";")[0].strip().lower() not in accepted:
         raise Refusal(415, "UNSUPPORTED_MEDIA_TYPE", f"send the body with the content type {next(iter(accepted))}")

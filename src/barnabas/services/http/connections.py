@@ -1,8 +1,8 @@
-"""Which connections are open, by address, and which one has to go when there are too many. Pure.
+"""Open connections by address, and which one to close when there are too many. Pure.
 
-A connection is served, or it waits for its client: for the head of a first request, for a body, for the next request. When
-there are too many, one that waits makes room for the new one, so that idle connections never lock others out. A new connection
-is refused only when all others are being served.
+A connection is being served, or it waits for its client: for the headers of a first request, for a body, for the next request.
+When there are too many, a waiting connection is closed for the new one, so that idle connections never lock clients out. A new
+connection is refused only if all others are being served.
 """
 
 from collections.abc import Callable
@@ -14,33 +14,33 @@ from barnabas.base.hosts import network_of
 
 
 class State(IntEnum):
-    """Those with a lower value go first."""
+    """Connections with a lower value are closed first."""
 
-    #: No request has come yet.
+    #: No request has arrived yet.
     NEW = auto()
-    #: A request has come; its body has not.
+    #: The headers of a request have arrived, the body has not.
     ARRIVING = auto()
-    #: It has been answered, and may ask again.
+    #: A request was answered, and another one may follow.
     RESTING = auto()
     SERVED = auto()
 
 
 def _nothing() -> None:
-    """A connection that has no transport yet."""
+    """Stands in for `close` while a connection has no transport."""
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One connection's entry in the table."""
+    """The entry of one connection in the table."""
 
     network: str
-    #: Ends the connection at once.
+    #: Closes the connection at once.
     close: Callable[[], None] = field(default=_nothing)
     state: State = State.NEW
 
 
 class _Queues:
-    """Connections by state; in each state, those that have been in it longest come first."""
+    """Connections by state; within a state, the longest waiting come first."""
 
     def __init__(self) -> None:
         self._by_state: dict[State, dict[Place, None]] = {state: {} for state in State}
@@ -60,16 +60,16 @@ class _Queues:
 
 
 class Connections:
-    """Opening costs the same, however many there are: a flood of connections must stay cheap. Owner: the event loop."""
+    """The table. Opening takes constant time, so that a flood of connections stays cheap. Owner: the event loop."""
 
     def __init__(self, most: int) -> None:
         self.most: Final = most
-        #: One address may not take everything.
+        #: A single address must not use up all places.
         self.most_by_address: Final = max(most // 2, 1)
         self._all = _Queues()
         self._by_network: dict[str, _Queues] = {}
         self._open: set[Place] = set()
-        #: Connections that were closed to make room, and those that were refused.
+        #: Connections that were closed to make room, and (below) connections that were refused.
         self.displaced = 0
         self.refused = 0
 
@@ -77,7 +77,7 @@ class Connections:
         return len(self._open)
 
     def open(self, host: str) -> Place | None:
-        """A place for a new connection; None where it has to be refused."""
+        """Return a place for a new connection; None if it must be refused."""
         network = network_of(host)
         own = self._by_network.get(network)
         has_room = own is None or len(own) < self.most_by_address or self._displace(own)
@@ -101,7 +101,7 @@ class Connections:
             each.add(place)
 
     def leave(self, place: Place) -> None:
-        """The connection is over. May be called twice."""
+        """Remove a connection that has ended. May be called twice."""
         if place not in self._open:
             return
         self._open.remove(place)

@@ -1,13 +1,13 @@
-"""A request that is refused, whatever the service. Pure."""
+"""Refused requests, for all services. Pure."""
 
 from barnabas.base.errors import BarnabasError
 
 
 class Refusal(BarnabasError):
-    """An answer that is an error. `code` is a name in capitals that a script can compare."""
+    """An error answer. `code` is a name in capitals that scripts can compare."""
 
     def __init__(self, status: int, code: str, message: str, *, retry_s: float | None = None) -> None:
-        """`retry_s`: when it is worth trying again."""
+        """`retry_s`: when it makes sense to retry."""
         super().__init__(message)
         self.status = status
         self.code = code

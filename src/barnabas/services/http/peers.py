@@ -1,4 +1,4 @@
-"""Which address a request came from. Pure."""
+"""Finds the address of a request's client. Pure."""
 
 from collections.abc import Iterable
 from ipaddress import ip_address
@@ -8,7 +8,7 @@ UNKNOWN: Final = "unknown"
 
 
 def peer_address(client: tuple[str, int] | None, forwarded_for: Iterable[str], *, behind_proxy: bool) -> str:
-    """The peer of the connection; behind a proxy of ours, the address that the proxy saw.
+    """Return the peer of the connection; behind a trusted proxy, the address that the proxy saw.
 
     `forwarded_for` are the values of all `X-Forwarded-For` fields in their order. A proxy adds its own to the end, and clients
     may have written anything before it.

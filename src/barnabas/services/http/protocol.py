@@ -1,4 +1,4 @@
-"""One connection of HTTP/1.1: uvicorn's protocol, with a time limit for each head and for a client that does not read."""
+"""One HTTP/1.1 connection: uvicorn's protocol, with time limits for headers and for clients that do not read."""
 
 import asyncio
 from typing import Any, Final
@@ -10,11 +10,11 @@ from uvicorn.server import ServerState
 
 from barnabas.services.http.connections import Connections, Place, State
 
-#: For the head of a request to arrive: from the connection, or from the first byte after the last answer.
+#: Time limit for a request's headers, from the connection or from the first byte after the last answer.
 HEAD_S: Final = 10.0
-#: For the next request to begin.
+#: Time limit for the next request to begin.
 KEEP_ALIVE_S: Final = 60.0
-#: For a client to read what it was sent, while more waits to be sent.
+#: Time limit for a client that does not read while more data waits to be sent.
 STALL_S: Final = 60.0
 
 
@@ -63,7 +63,7 @@ class BoundedProtocol(H11Protocol):
         self._connections.enter(self._place, State.ARRIVING if cycle.more_body else State.SERVED)
 
     def send_400_response(self, msg: str) -> None:
-        """For bytes that are not HTTP. A whole request before them is answered first; the connection ends after it."""
+        """Answer bytes that are not HTTP. A complete request before them is answered first; then the connection ends."""
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             if not cycle.more_body:
@@ -75,16 +75,16 @@ class BoundedProtocol(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
-            self.transport.abort()  # an answer has begun already
+            self.transport.abort()  # an answer has already begun
 
     def on_response_complete(self) -> None:
         self._connections.enter(self._place, State.RESTING)
         self._head_begun = False
         self._wait(KEEP_ALIVE_S)
-        super().on_response_complete()  # the next request may be there already
+        super().on_response_complete()  # the next request may already be in the buffer
 
     def _wait(self, seconds: float) -> None:
-        """For the head of the next request. Bytes of it do not prolong this."""
+        """Limit the time for the next request's headers. Their first bytes do not extend it."""
         if self._waiting is not None:
             self._waiting.cancel()
         self._waiting = self.loop.call_later(seconds, self.transport.abort)

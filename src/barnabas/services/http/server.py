@@ -19,14 +19,14 @@ from barnabas.services.http.protocol import HEAD_S, BoundedProtocol
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
-#: When the process has no descriptor left for another connection.
+#: Pause when the process has no file descriptor left for another connection.
 _ACCEPT_AGAIN_S: Final = 0.2
-#: Between two lines of the log about too many connections.
+#: Interval of log lines about too many connections.
 _REPORT_S: Final = 60.0
 
 
 class _Acceptor:
-    """Takes connections from the listener, as many as there are places for. uvicorn closes it as it closes its own servers."""
+    """Accepts connections from the listener while there are places. uvicorn closes it like one of its own servers."""
 
     def __init__(self, listener: socket.socket, server: "HttpServer") -> None:
         self._listener = listener
@@ -44,7 +44,9 @@ class _Acceptor:
             except OSError as error:
                 if self._listener.fileno() < 0:
                     return
-                log.error("cannot accept a connection, trying again in %s s: %s", _ACCEPT_AGAIN_S, error)
+                log.error(
+                    "[http] cannot accept a connection, will retry in %s s; raise ulimit -n: %s", _ACCEPT_AGAIN_S, error
+                )
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
             before = connections.displaced
@@ -59,7 +61,7 @@ class _Acceptor:
             task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, peer: socket.socket, place: Place) -> None:
-        """The TLS handshake counts as a part of the first head."""
+        """Serve a connection. The TLS handshake counts towards the time limit of the first headers."""
         current = asyncio.current_task()
         assert current is not None
         place.close = partial(_cancel, current)
@@ -72,7 +74,7 @@ class _Acceptor:
                 ssl_handshake_timeout=None if tls is None else HEAD_S,
             )
         except (OSError, TimeoutError) as error:
-            log.debug("a connection did not begin: %s", error)
+            log.debug("[http] a connection failed before its first request: %s", error)
             self._drop(peer, place)
         except asyncio.CancelledError:
             self._drop(peer, place)
@@ -88,7 +90,7 @@ class _Acceptor:
             self._reported_s = now_s
             connections = self._server.connections
             log.warning(
-                "%d connections are open, the last from %s: %d idle ones were closed to make room, %d new ones were refused",
+                "[http] %d connections are open, the last from %s: %d idle ones were closed, %d new ones were refused",
                 len(connections), host, connections.displaced, connections.refused,
             )  # fmt: skip
 
@@ -116,7 +118,7 @@ class HttpServer(uvicorn.Server):
         return BoundedProtocol(self.config, self.server_state, self.lifespan.state, self.connections, place)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """uvicorn's own, but for who accepts: asyncio's servers take connections without a limit."""
+        """Like uvicorn's, except that our `_Acceptor` accepts: asyncio's servers accept connections without a limit."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise BarnabasError("the application did not start; the log says why")
@@ -138,10 +140,10 @@ def http_server(
         lifespan=lifespan,
         access_log=False,
         log_config=None,
-        log_level=logging.ERROR,  # a warning for each request that is no HTTP would let strangers fill the log
+        log_level=logging.ERROR,  # else every request that is not HTTP would log a warning, and any client could fill the log
         server_header=False,
         ws="none",
-        # Any program on this machine could say where a request comes from. `peers` reads the header of a proxy that is named.
+        # Any local program could set the forwarded header. `peers` reads it only behind a configured proxy.
         proxy_headers=False,
         ssl_certfile=certificate,
         ssl_keyfile=key,
@@ -155,7 +157,7 @@ def _cancel(task: "asyncio.Task[None]") -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Called before anything else, so that the port can be announced."""
+    """Open the listening socket before anything else, so that the port can be announced."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -173,7 +175,7 @@ class Service(Protocol):
     def stop(self) -> None: ...
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until `stop`. `ready` is called when clients may come."""
+        """Run until `stop`. `ready` is called when clients can connect."""
         ...
 
 
@@ -181,7 +183,7 @@ S = TypeVar("S", bound=Service)
 
 
 def run_until_signal(make: Callable[[], S], announce: Callable[[S], None]) -> int:
-    """As this process, until SIGTERM or SIGINT. Returns the exit code."""
+    """Run as this process until SIGTERM or SIGINT. Return the exit code."""
     import uvloop
 
     async def main() -> None:

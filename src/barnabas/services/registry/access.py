@@ -1,4 +1,4 @@
-"""Who may do what: users with passwords or tokens, and rules for subjects, from one file (TOML).
+"""Sign-in and access rules: users with passwords or tokens, and rules for subjects, from one file (TOML).
 
     [users]
     alice = "scrypt:…"            # `barnabas schema-registry --hash-password` prints it
@@ -9,15 +9,15 @@
     issuer = "https://…"
     audience = ["registry"]
     [[rules]]
-    users = ["alice", "pipeline"] # "*" is everybody who signed in
+        users = ["alice", "pipeline"] # "*" stands for every user who signed in
     read = ["*"]
     write = ["orders-*", ":.staging:*"]
 
-A pattern stands for whole subjects, `*` for any characters. To write is to register, to delete, and to change the subject's
-settings; settings of all subjects need `write = ["*"]`. Without a file everybody may do everything.
+A pattern stands for whole subjects, `*` for any characters. Registering, deleting and changing the settings of a subject need
+`write`; settings of all subjects need `write = ["*"]`. Without a file every client may do everything.
 
-Who guesses is slowed down: after some failures the attempts of an address wait for each other, as at a broker. Passwords are
-hashed by two threads at most, and few wait for them, so that all addresses together guess no faster than that.
+Guessing a password is slow: after some failures the attempts of an address wait for each other, as at a broker. Two threads at
+most hash passwords, and few requests may wait for them, so that all addresses together guess no faster than that.
 """
 
 import asyncio
@@ -49,15 +49,15 @@ log = logging.getLogger(__name__)
 EVERYBODY: Final = "*"
 _COST, _BLOCK, _PARALLEL = 2**14, 8, 1
 _SALT_BYTES: Final = 16
-#: Sign-ins that were checked: a password costs 50 ms, its digest nothing.
+#: Successful sign-ins that are cached: hashing a password takes 50 ms, looking up its digest takes no time.
 _CHECKED_MAX: Final = 10_000
-#: Passwords that are hashed at the same time, and that wait for it: 16 MB and 50 ms each.
+#: Passwords that are hashed at the same time. Each takes 16 MB and 50 ms.
 _HASHED_TOGETHER: Final = 2
 _HASHES_WAITING_MAX: Final = 100
-#: A signed token is checked again after so long: its key may have been withdrawn.
+#: A cached signed token is verified again after this time: the provider may have withdrawn its key.
 _TOKEN_KEPT_MS: Final = 5 * 60 * 1000
 _NEVER_MS: Final = 2**63
-#: No subject holds this character, so only a pattern with `*` at its end matches it.
+#: A character that no subject contains, so only a pattern that ends in `*` matches it.
 _ANY_NAME: Final = "\0"
 _JWT_WORDS: Final = frozenset({"jwks", "issuer", "audience", "principal_claim", "refresh_s"})
 _REFRESH_S: Final = 3600
@@ -110,10 +110,10 @@ class Access:
     tokens: Mapping[str, str]
     rules: Sequence[Rule]
     signed: SignedTokens | None = None
-    #: Everybody may do everything, and nobody signs in.
+    #: True without an access file: no client signs in, and every client may do everything.
     is_open: bool = False
     clock: Clock = field(default_factory=SystemClock)
-    #: By a digest of what they signed in with.
+    #: By a digest of the `Authorization` header.
     _checked: dict[bytes, _SignedIn] = field(default_factory=dict)
     _secret: bytes = field(default_factory=lambda: os.urandom(32))
     _pace: LoginPace = field(default_factory=LoginPace)
@@ -121,12 +121,12 @@ class Access:
     _hashes_waiting: int = 0
 
     async def run(self) -> None:
-        """Loads the provider's keys, and again; without a provider there is nothing to do."""
+        """Load the provider's keys and refresh them. Return at once without a provider."""
         if self.signed is not None:
             await self.signed.keys.run()
 
     async def sign_in(self, authorization: str | None, host: str) -> str | None:
-        """The user of a request's `Authorization`; raises where there is none that counts."""
+        """Return the user of the `Authorization` header; raise Refusal if the credentials are missing or wrong."""
         if self.is_open:
             return None
         if not authorization:
@@ -179,7 +179,7 @@ class Access:
         except (binascii.Error, UnicodeDecodeError):
             return None
         known = self.users.get(name)
-        # Unknown users cost as much as known ones: the time tells nobody who exists.
+        # An unknown user takes as much time as a known one, so that the time does not reveal which users exist.
         salt = bytes.fromhex((known or f"scrypt:{'00' * _SALT_BYTES}:").split(":")[1])
         if self._hashes_waiting >= _HASHES_WAITING_MAX:
             raise Refusal(429, 42901, "too many users sign in at the same time")
@@ -199,7 +199,7 @@ class Access:
         return self.is_open or any(_matches((*rule.read, *rule.write), subject) for rule in self._rules_of(user))
 
     def may_write(self, user: str | None, subject: str | None) -> bool:
-        """`None` concerns all subjects, a context without a name all subjects of that context."""
+        """Whether the user may write. None: all subjects. A context without a name: all subjects of that context."""
         if self.is_open:
             return True
         if subject is None or names.context_of(subject) == names.GLOBAL_CONTEXT:
@@ -209,7 +209,7 @@ class Access:
         return any(_matches(rule.write, subject) for rule in self._rules_of(user))
 
     def may_read_all(self, user: str | None, context: str) -> bool:
-        """Whether the user may read every subject of a context, also those that do not exist yet."""
+        """Whether the user may read every subject of a context, also subjects that are registered later."""
         return self.may_read(user, str(names.Subject(context, _ANY_NAME)))
 
     def _rules_of(self, user: str | None) -> list[Rule]:
@@ -224,7 +224,7 @@ def _matches(patterns: Sequence[re.Pattern[str]], subject: str) -> bool:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """`*` is the only special character: dots are common in subjects."""
+    """Return a pattern in which only `*` is special: dots are common in subjects."""
     parts = [re.escape(part) for part in re.split(r"\*+", text)]
     return re.compile(".*?".join(parts), re.DOTALL)
 
@@ -245,7 +245,7 @@ def load(path: str | Path) -> Access:
 def access_of(document: Mapping[str, Any], where: str) -> Access:
     unknown = document.keys() - {"users", "tokens", "jwt", "rules"}
     if unknown:
-        raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is none of users, tokens, jwt, rules")
+        raise ConfigError(f"{where}: unknown table {', '.join(sorted(unknown))}: use users, tokens, jwt, rules")
     users = _hashes(document.get("users", {}), r"scrypt:[0-9a-f]{32}:[0-9a-f]{128}", f"{where}: [users]")
     tokens = _hashes(document.get("tokens", {}), r"sha256:[0-9a-f]{64}", f"{where}: [tokens]")
     if both := users.keys() & tokens.keys():
@@ -255,10 +255,10 @@ def access_of(document: Mapping[str, Any], where: str) -> Access:
     for number, rule in enumerate(document.get("rules", ()), 1):
         place = f"{where}: rule {number}"
         if odd := rule.keys() - {"users", "read", "write"}:
-            raise ConfigError(f"{place}: {', '.join(sorted(odd))} is none of users, read, write")
+            raise ConfigError(f"{place}: unknown entry {', '.join(sorted(odd))}: use users, read, write")
         given = _words(rule, "users", place)
         for name in given:
-            # Whom a provider knows is not known here.
+            # The provider's users are unknown here.
             if signed is None and name != EVERYBODY and name not in users and name not in tokens:
                 raise ConfigError(f"{place}: there is no user or token {name!r}")
         read, write = (tuple(map(_pattern, _words(rule, what, place))) for what in ("read", "write"))
@@ -270,7 +270,7 @@ def _signed_tokens(found: object, place: str) -> SignedTokens:
     if not isinstance(found, dict) or not isinstance(found.get("jwks"), str):
         raise ConfigError(f"{place} needs jwks, the address of a key set")
     if odd := found.keys() - _JWT_WORDS:
-        raise ConfigError(f"{place}: {', '.join(sorted(odd))} is none of {', '.join(sorted(_JWT_WORDS))}")
+        raise ConfigError(f"{place}: unknown entry {', '.join(sorted(odd))}: use {', '.join(sorted(_JWT_WORDS))}")
     issuer, claim, refresh_s = (
         found.get("issuer"),
         found.get("principal_claim", "sub"),
@@ -291,7 +291,7 @@ def _hashes(found: object, form: str, place: str) -> dict[str, str]:
     for name, value in found.items():
         if not isinstance(value, str) or not re.fullmatch(form, value):
             raise ConfigError(
-                f"{place}: the value of {name} is no hash; barnabas schema-registry --hash-password makes one"
+                f"{place}: the value of {name} is not a hash: create one with barnabas schema-registry --hash-password"
             )
     return found
 

@@ -1,4 +1,4 @@
-"""The REST API, as Confluent's clients use it: requests become questions to a node, and answers become JSON."""
+"""The REST API, as Confluent's clients use it: translates requests into calls of the node, and results into JSON."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from barnabas.services.registry.store import Store
 from barnabas.services.registry.web import Application, Request, Response, Route, json_response
 from barnabas.services.registry.writes import Decision, Registration
 
-#: A schema of a megabyte, as JSON within JSON.
+#: Limit of a request's body: a schema of 1 MiB, escaped as JSON within JSON.
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _PRIMARY_UNKNOWN: Final = 50004
 _ID_MAX: Final = 2**31 - 1
@@ -98,7 +98,7 @@ class Api:
         return request
 
     async def _subject(self, request: Request, *, writes: bool = False) -> str:
-        """The subject of the path, behind its alias, if the user may use it. What is read next is current."""
+        """Return the subject of the path, its alias resolved. Refuse it if the user may not use it. Reads catch up first."""
         if not writes:
             await self._node.catch_up()
         subject = names.normal(request.path["subject"])
@@ -109,7 +109,7 @@ class Api:
         return subject
 
     def _settings_subject(self, request: Request, *, writes: bool = False) -> str | None:
-        """None: the default context, which is everything that has no settings of its own."""
+        """Return the subject whose settings the path names; None for the default context, which applies to the rest."""
         text = request.path.get("subject")
         subject = None if text is None or text in (":.:", ".", ":.") else names.normal(text)
         if writes or subject is not None:
@@ -129,11 +129,11 @@ class Api:
         return self._access.may_read(request.user, subject)
 
     def _checks(self, request: Request) -> CheckReadable:
-        """For subjects that references lead to."""
+        """Return a check for the subjects that references lead to."""
         return partial(self._check, request, writes=False)
 
     def _readable(self, request: Request, context: str, schema_id: int) -> str | None:
-        """A subject that has this id and that the user may read."""
+        """Return a subject that has this id and that the user may read."""
         holders = self._store.places_of_id(context, schema_id)
         return next((each for each in holders if self._may_read(request, each)), None)
 
@@ -142,7 +142,7 @@ class Api:
     async def _write(
         self, request: Request, operation: Operation, answer: Callable[[Any], Any] = lambda it: it
     ) -> Response:
-        """Here, if this is the primary; else there. Waits while a new one is elected, for nothing was written then."""
+        """Write here if this instance is the primary, else forward. Retry during an election: nothing is written yet."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + PRIMARY_WAIT_S
         while True:
@@ -171,7 +171,7 @@ class Api:
             await self._node.other_primary(primary, wait_s=min(0.5, max(deadline_s - loop.time(), 0)))
 
     async def _forwarded(self, response: Response) -> Response:
-        """A client that reads here after it has written here finds what it wrote."""
+        """Wait until this instance has applied the forwarded write, so that the client can read it here at once."""
         if response.status < 300:
             offset = response.headers.pop(OFFSET, None)
             await self._node.applied(int(offset) if offset is not None else None)
@@ -229,7 +229,7 @@ class Api:
         wanted = Registration(subject=subject, content=content, version=version, id=schema_id)
         normalize, check = request.flag("normalize"), self._checks(request)
         if not self._node.is_primary:
-            await self._node.catch_up()  # it may have been deleted
+            await self._node.catch_up()  # the version may have been deleted meanwhile
             known = await self._node.known_registration(wanted, check, normalize=normalize)
             if known is not None:
                 return json_response(_registered_json(content, known))
@@ -318,7 +318,7 @@ class Api:
         )
         context = reads.context_with_id(self._store, schema_id, request.text("subject") or None)
         if context is None or self._readable(request, context, schema_id) is None:
-            raise errors.schema_not_found()  # as for an id that was never given
+            raise errors.schema_not_found()  # the same answer as for an unknown id: it reveals nothing about other subjects
         return [place for place in found if self._may_read(request, place[0])]
 
     async def _subjects_of_id(self, request: Request) -> Response:
@@ -441,11 +441,11 @@ class Api:
 
 
 def _schema_of(document: Mapping[str, Any]) -> tuple[Content, int, int]:
-    """The schema that a request brings, its version (0: none said) and its id (-1)."""
+    """Return the schema of a request, its version (0 if the request has none) and its id (-1 if it has none)."""
     text = document.get("schema") or ""
     schema_type = document.get("schemaType") or AVRO
     if isinstance(text, dict | list):
-        text = json.dumps(text)  # Confluent takes the schema itself in place of its text
+        text = json.dumps(text)  # Confluent also accepts a JSON object in place of a text
     if not isinstance(text, str):
         raise BadContent("schema must be a string")
     if schema_type not in SCHEMA_TYPES:
@@ -486,7 +486,7 @@ def _version_json(version: SchemaVersion) -> dict[str, Any]:
 
 
 def _registered_json(asked: Content, version: SchemaVersion) -> dict[str, Any]:
-    """The schema is told where settings or the version before have added to it. A client keeps its own text otherwise."""
+    """The answer contains the schema only if settings or the previous version changed it; else a client keeps its own text."""
     content = version.content
     document = {"id": version.id, "version": version.version, "guid": content.guid}
     if not asked.text or (asked.metadata, asked.rule_set) != (content.metadata, content.rule_set):
@@ -509,7 +509,7 @@ def _knows_no_primary(response: Response) -> bool:
 
 
 def _move_to_context(request: Request) -> None:
-    """`/contexts/{context}/subjects/x` is `/subjects/:.{context}:x`; lists and ids are those of the context."""
+    """Rewrite `/contexts/{context}/subjects/x` to `/subjects/:.{context}:x`; lists and ids are limited to the context."""
     context, rest = request.segments[1], list(request.segments[2:])
     prefix = str(names.Subject(names.context_named(context), ""))
     if rest[0] in ("subjects", "config", "mode") or rest[:2] == ["compatibility", "subjects"]:

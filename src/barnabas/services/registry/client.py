@@ -1,4 +1,4 @@
-"""A client of a registry, for tools: requests that block, and refusals as exceptions."""
+"""A blocking client of a registry, for tools. A refusal raises an exception."""
 
 import os
 import re
@@ -14,14 +14,14 @@ import httpx
 from barnabas.base.errors import BarnabasError, ConfigError
 from barnabas.services.registry.values import json_values
 
-#: How long each read may take, and the whole answer.
+#: Limits of each read, and (below) of the whole answer.
 _TIMEOUT_S: Final = 60.0
 _ANSWER_S: Final = 120.0
-#: An export of a whole registry is the largest.
+#: An export of a whole registry is the largest answer.
 _ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
-#: Not compressed: a few bytes could become gigabytes.
+#: Answers are not compressed: a few bytes could become gigabytes.
 _HEADERS: Final = {"Content-Type": "application/vnd.schemaregistry.v1+json", "Accept-Encoding": "identity"}
-#: Settings, by the names that Confluent's clients use.
+#: Names of settings, as Confluent's clients have them.
 USER_INFO: Final = "basic.auth.user.info"
 TOKEN: Final = "bearer.auth.token"
 CA: Final = "ssl.ca.location"
@@ -29,7 +29,7 @@ CONFIG_NAMES: Final = frozenset({USER_INFO, TOKEN, CA})
 
 
 class RegistryRefused(BarnabasError):
-    """The registry's own words."""
+    """The registry answered with an error; the message is the registry's."""
 
     def __init__(self, status: int, code: int, message: str) -> None:
         super().__init__(f"{message} (error code {code})")
@@ -38,7 +38,7 @@ class RegistryRefused(BarnabasError):
 
 
 class RegistryClient:
-    """`url` may name several instances, with commas: the next is asked where one cannot be reached."""
+    """`url` may list several instances, separated by commas: the client tries the next one if it cannot connect."""
 
     def __init__(
         self, url: str, *, user: str | None = None, token: str | None = None, ca: str | os.PathLike[str] | None = None
@@ -83,7 +83,7 @@ class RegistryClient:
         self._http.close()
 
     def ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
-        """The JSON of the answer. Parts of the path are quoted; a query that is None is left out."""
+        """Send a request and return the JSON of the answer. Parts of the path are quoted; a query argument None is left out."""
         target = "/".join(quote(str(part), safe="") for part in path)
         params = {name: _word(value) for name, value in query.items() if value is not None}
         reasons: list[str] = []
@@ -101,7 +101,7 @@ class RegistryClient:
 
 
 class RegistryUnreachable(BarnabasError):
-    """None of the addresses answers."""
+    """No address answers."""
 
 
 def _word(value: object) -> str:
@@ -109,7 +109,7 @@ def _word(value: object) -> str:
 
 
 def _content(answer: httpx.Response) -> bytes:
-    """As it came, up to a size and for a time."""
+    """Return the raw body. Limit its size and the time that it takes."""
     deadline_s = time.monotonic() + _ANSWER_S
     data = bytearray()
     for part in answer.iter_raw():
@@ -117,7 +117,7 @@ def _content(answer: httpx.Response) -> bytes:
         if len(data) > _ANSWER_BYTES_MAX:
             raise RegistryUnreachable(f"{answer.url} answers with more than {_ANSWER_BYTES_MAX} bytes")
         if time.monotonic() > deadline_s:
-            raise RegistryUnreachable(f"{answer.url} has not answered in full within {_ANSWER_S:g} s")
+            raise RegistryUnreachable(f"{answer.url} has not sent its whole answer within {_ANSWER_S:g} s")
     return bytes(data)
 
 
@@ -125,7 +125,9 @@ def _result(answer: httpx.Response, content: bytes) -> Any:
     try:
         document = json_values.read(content)
     except ValueError:
-        raise RegistryUnreachable(f"{answer.url} answers {answer.status_code}, and not as a registry does") from None
+        raise RegistryUnreachable(
+            f"{answer.url} answers {answer.status_code}, but not with JSON: is it a registry?"
+        ) from None
     if answer.is_success:
         return document
     code = document.get("error_code", answer.status_code) if isinstance(document, dict) else answer.status_code

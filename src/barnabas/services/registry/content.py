@@ -1,4 +1,4 @@
-"""What a schema is made of: its text and type, its references, its metadata and its rules. Pure.
+"""The content of a schema: its text and type, its references, its metadata and its rules. Pure.
 
 Metadata and rule sets are stored and returned. No rule is run here: clients run those of kind CONDITION and ENCRYPT.
 """
@@ -33,7 +33,7 @@ _RULE_NAME_MAX: Final = 64
 
 
 class BadContent(ValueError):
-    """A request's JSON is not what the field may hold."""
+    """A field of the request's JSON has a value that it may not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Content:
         return str(uuid.UUID(bytes=self.digest))
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in records and in answers. Avro is not said: it was there first."""
+        """Return the JSON of records and answers. `schemaType` is left out for Avro, as in Confluent's registry."""
         document: dict[str, Any] = {}
         if self.schema_type != AVRO:
             document["schemaType"] = self.schema_type
@@ -78,18 +78,18 @@ class Content:
 
     @property
     def size_bytes(self) -> int:
-        """Roughly what it costs to keep."""
+        """Roughly the memory that the content takes."""
         return len(self.text) + 200 * (1 + len(self.references))
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A schema and the texts behind its references, by name, those first that others refer to."""
+    """A schema and the texts behind its references, by name; each text comes after those that it refers to."""
 
     schema_type: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
-    #: Not stored yet: it must be right in every way. What was once accepted stays readable.
+    #: The schema is not stored yet and must pass all checks. A stored schema stays readable even if the checks become stricter.
     is_new: bool = False
 
     @property
@@ -156,7 +156,7 @@ def references_of(document: object) -> tuple[Reference, ...]:
 
 
 def metadata_of(document: object) -> dict[str, Any] | None:
-    """With names in order, and without what is empty: as Confluent writes it."""
+    """Return metadata as Confluent writes it: names sorted, empty members left out."""
     if document is None:
         return None
     given = _object(document, "metadata")
@@ -207,7 +207,7 @@ def _rule(document: object) -> dict[str, Any]:
 
 
 def rule_set_trouble(rule_set: Mapping[str, Any] | None) -> str | None:
-    """What Confluent refuses in a rule set, or None."""
+    """Why Confluent would refuse the rule set, or None."""
     names: set[str] = set()
     for kind in _RULE_LISTS:
         for rule in (rule_set or {}).get(kind, ()):
@@ -240,7 +240,7 @@ def _rule_trouble(rule: Mapping[str, Any], kind: str) -> str | None:
 
 
 def merged_metadata(*layers: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Later ones win, name by name."""
+    """Merge metadata; later layers win, name by name."""
     given = [layer for layer in layers if layer is not None]
     if not given:
         return None
@@ -254,7 +254,7 @@ def merged_metadata(*layers: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def merged_rule_sets(*layers: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Rules of the same name: the later one wins and stands last."""
+    """Merge rule sets. Of rules with the same name the later one wins and comes last."""
     given = [layer for layer in layers if layer is not None]
     if not given:
         return None
@@ -271,7 +271,7 @@ def merged_rule_sets(*layers: Mapping[str, Any] | None) -> dict[str, Any] | None
 
 
 def with_version(metadata: Mapping[str, Any] | None, version: int) -> dict[str, Any]:
-    """Confluent keeps the version among the properties where one was asked for."""
+    """Add the version to the properties, as Confluent does if the request names one."""
     return merged_metadata(metadata, {"properties": {VERSION_PROPERTY: str(version)}}) or {}
 
 

@@ -1,7 +1,8 @@
-"""Which instance is the primary: a group whose members tell each other where they are, as Confluent's registries do.
+"""Election of the primary: the instances form a consumer group and send each other their addresses, as Confluent's do.
 
-The member that leads the group picks the primary and tells all. The words of the protocol are those of older days: the primary
-is the "master". `PrimaryProtocol` and `choose` are Confluent's rules, so that instances of both kinds can share a group.
+The leader of the group picks the primary and sends its choice to all members. The protocol keeps Confluent's older word
+"master" for the primary. `PrimaryProtocol` and `choose` follow Confluent's rules, so that instances of both kinds can share a
+group.
 """
 
 import asyncio
@@ -26,13 +27,13 @@ _RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """An instance, as others reach it."""
+    """An instance, with the address under which other instances reach it."""
 
     host: str
     port: int
     scheme: str = "http"
     is_eligible: bool = True
-    #: It was the primary when it joined.
+    #: The instance was the primary when it joined.
     is_primary: bool = False
 
     @property
@@ -50,7 +51,7 @@ class Identity:
         }
 
 
-#: What another member of the group may have sent.
+#: Errors that malformed JSON of another member can cause.
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -66,7 +67,7 @@ def identity_of(document: Mapping[str, Any]) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What all members are told."""
+    """The assignment that each member receives: the primary, or an error."""
 
     member_id: str | None = None
     primary: Identity | None = None
@@ -80,7 +81,7 @@ class Assignment:
 
 
 def assignment_of(data: bytes) -> Assignment:
-    """Nobody, where it cannot be read."""
+    """Parse an assignment. Return one without a primary if it cannot be parsed."""
     try:
         document = json.loads(data)
         primary = document.get("master_identity")
@@ -88,12 +89,12 @@ def assignment_of(data: bytes) -> Assignment:
             document.get("master"), identity_of(primary) if primary else None, int(document.get("error") or 0)
         )
     except _UNREADABLE:
-        log.warning("the group's leader says nothing that can be read about the primary")
+        log.warning("[registry group] ignored the leader's assignment: is every member a schema registry?")
         return Assignment()
 
 
 def choose(members: Mapping[str, Identity]) -> Assignment:
-    """The member that was the primary, if exactly one says so; else the eligible one with the smallest address."""
+    """Return the previous primary if exactly one member claims to be it; else the eligible member with the smallest address."""
     eligible = {member: each for member, each in members.items() if each.is_eligible}
     before = {member: each for member, each in eligible.items() if each.is_primary}
     candidates = before if len(before) == 1 else eligible
@@ -118,14 +119,14 @@ class PrimaryProtocol:
             try:
                 known[member] = identity_of(json.loads(data))
             except _UNREADABLE:
-                log.warning("the member %s of the group is no registry: it cannot become the primary", member)
+                log.warning("[registry group] member %s is not a registry: remove it from the group", member)
         return dict.fromkeys(members, choose(known).to_bytes())
 
 
 class Election:
-    """Takes part for as long as `run` runs. `primary` is what is known; `changed` is called when that changes.
+    """Membership in the group while `run` runs. `primary` is the known primary; `changed` is called when it changes.
 
-    The primary stays what it is while members join and leave: the log itself keeps an old primary from writing.
+    The primary keeps its role while members join and leave: the log itself keeps a former primary from writing.
     """
 
     def __init__(self, cluster: AsyncClient, group: GroupConfig, own: Identity, *, changed: Callable[[], None]) -> None:
@@ -136,15 +137,15 @@ class Election:
         self._changed = changed
         self.primary: Identity | None = None
         self.is_primary = False
-        #: Counts the assignments: what was decided under an older one is void.
+        #: Number of assignments so far: a decision under an older one is void.
         self.term = 0
 
     async def run(self) -> Never:
         while True:
             try:
-                self._told(assignment_of(await self._member.join()))
+                self._assigned(assignment_of(await self._member.join()))
             except ClientError as error:
-                log.warning("the group of registries cannot be joined yet: %s", error)
+                log.warning("[registry group] cannot join yet, will retry: %s", error)
                 self._resign()
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -152,10 +153,10 @@ class Election:
                 self._wake.clear()
                 await self._wake.wait()
 
-    def _told(self, assignment: Assignment) -> None:
+    def _assigned(self, assignment: Assignment) -> None:
         if assignment.error == DUPLICATE_URLS:
             log.error(
-                "two registries say that they are at the same address; give each its own --advertised-host and port"
+                "[registry group] two instances advertise the same address: give each its own --advertised-host and port"
             )
         self.term += 1
         self.is_primary = assignment.member_id is not None and assignment.member_id == self._member.member_id
@@ -167,7 +168,11 @@ class Election:
             is_eligible=self._own.is_eligible,
             is_primary=self.is_primary,
         )
-        log.info("primary is %s%s", self.primary.url if self.primary else "nobody", " (this one)" * self.is_primary)
+        log.info(
+            "[registry group] the primary is %s%s",
+            self.primary.url if self.primary else "not known",
+            " (this one)" * self.is_primary,
+        )
         self._changed()
 
     def _resign(self) -> None:
@@ -176,13 +181,13 @@ class Election:
         self._changed()
 
     def ask_again(self) -> None:
-        """What this instance knows of the primary was wrong: have the group say it anew."""
+        """Leave the known primary, which was wrong, and rejoin the group for a new assignment."""
         self._resign()
         self._member.rejoin_needed = True
         self._wake.set()
 
     async def is_confirmed(self) -> bool:
-        """Whether the coordinator still counts this member: not a ghost of a group that has gone on."""
+        """Whether the coordinator still knows this member. A member that was removed must not act as primary."""
         return await self._member.beat() in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 
     async def leave(self) -> None:

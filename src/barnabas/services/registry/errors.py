@@ -1,10 +1,10 @@
-"""What a registry refuses, with the status, code and words that Confluent's clients know. Pure."""
+"""The errors of a registry, with the status, code and message that Confluent's clients know. Pure."""
 
 from barnabas.base.errors import BarnabasError
 
 
 class Refusal(BarnabasError):
-    """Answered to the client as `{"error_code": …, "message": …}`."""
+    """Sent to the client as `{"error_code": …, "message": …}`."""
 
     def __init__(self, status: int, code: int, message: str) -> None:
         super().__init__(message)

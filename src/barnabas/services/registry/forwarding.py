@@ -1,4 +1,4 @@
-"""Writes go to the primary: the request as it came, and the answer as it is."""
+"""Forward writes to the primary: the request and the answer are unchanged."""
 
 import ssl
 from typing import Final
@@ -9,17 +9,17 @@ from barnabas.services.registry import errors
 from barnabas.services.registry.election import Identity
 from barnabas.services.registry.web import CONTENT_TYPE, Request, Response
 
-#: Says that another instance has sent it: it is not sent on once more.
+#: Set by an instance that forwards a request: the receiver does not forward it again.
 FORWARDED: Final = "x-forward"
-#: The offset of the last record that a write has made, for the instance that forwarded it.
+#: The offset of the last record that a write appended, for the instance that forwarded it.
 OFFSET: Final = "x-schema-registry-offset"
-#: What the primary needs to know of the client's request.
+#: Headers that the primary needs.
 _HEADERS: Final = ("accept", "authorization", "content-type")
 _CONNECTIONS_MAX: Final = 100
 
 
 class Unreachable(Exception):
-    """The primary could not be connected to: nothing was sent."""
+    """Connecting to the primary failed: the request was not sent."""
 
 
 class Forwarder:

@@ -1,12 +1,12 @@
-"""The topic `_schemas`: every instance reads it, the primary writes it.
+"""The topic `_schemas`: every instance reads it, only the primary writes it.
 
 A primary claims the log before it writes: it takes the next epoch of one producer id that all primaries share (the
-transactional id of the group) and writes a NOOP under it. From then on the leader of the partition refuses the batches of any
-earlier primary, and whatever that one wrote before stands before the NOOP. So a primary that has applied its NOOP knows all
-that was ever acknowledged, and nobody else adds to it. The records themselves are ordinary ones: every reader sees them.
+transactional id of the group) and writes a NOOP under it. From then on the leader of the partition refuses the batches of all
+earlier primaries, and everything that they wrote is before the NOOP. So a primary that has applied its NOOP has all records
+that were ever acknowledged, and no other instance can append. The records are ordinary ones: every consumer sees them.
 
-Brokers forget a transactional id that is not used for `transactional.id.expiration.ms`. The next primary gets another producer
-id then, whose epochs fence nobody. So a claim holds for a while only, and who goes on writing claims again.
+Brokers forget a transactional id that is not used for `transactional.id.expiration.ms`. The next primary would then get another
+producer id, whose epochs do not fence this one. So a claim expires, and a primary that goes on writing claims again.
 
 Owner: the event loop.
 """
@@ -46,9 +46,9 @@ _REPLICATION_FACTOR: Final = 3
 _POLL_MS: Final = 60_000
 #: The claim begins no transaction, so this never passes; brokers want a value.
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
-#: How long a claim holds: far less than brokers remember it (`transactional.id.expiration.ms`, 7 days by default).
+#: Lifetime of a claim: far less than brokers remember it (`transactional.id.expiration.ms`, 7 days by default).
 _CLAIM_S: Final = 600.0
-#: Another primary has claimed the log, or the leader has forgotten this one.
+#: Errors that mean: another primary has claimed the log, or the leader has forgotten this producer id.
 _FENCED: Final = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -58,12 +58,12 @@ _FENCED: Final = frozenset(
     }
 )
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-#: Enough for those that writers have yet to look at: a writer looks right after its batch is applied.
+#: Skipped offsets to remember: a writer checks right after its batch is applied, so few are enough.
 _SKIPPED_KEPT: Final = 1_000
 
 
 class Fenced(errors.Refusal):
-    """Another instance has claimed the log: this one is primary no more."""
+    """Another instance has claimed the log: this one is no longer the primary."""
 
     def __init__(self) -> None:
         super().__init__(500, 50004, "Leader not known: another instance has become the primary.")
@@ -72,9 +72,9 @@ class Fenced(errors.Refusal):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaLogConfig:
     topic: str = "_schemas"
-    #: All primaries of one registry claim under this name.
+    #: All primaries of one registry claim under this transactional id.
     transactional_id: str = "schema-registry"
-    #: A write, with all its retries.
+    #: Time for a write, including its retries.
     write_timeout_ms: int = 15_000
 
 
@@ -82,30 +82,30 @@ class SchemaLog:
     def __init__(
         self, cluster: AsyncClient, reader: AsyncClient, store: Store, config: SchemaLogConfig, *, clock: Clock
     ) -> None:
-        """`reader` is a client of its own: a fetch that waits must hold nothing else up."""
+        """`reader` is a separate client: its long fetches must not delay other requests."""
         self._cluster = cluster
         self._reader = reader
         self._store = store
         self._config = config
         self._clock = clock
         self._partition = TopicPartition(config.topic, 0)
-        #: Everything below it has been applied.
+        #: All records below this offset have been applied.
         self.position = 0
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._waited = 0
         self._identity = NO_IDENTITY
         self._claimed_s = 0.0
         self._sequence = 0
-        #: Offsets of records that the state did not take.
+        #: Offsets of records that the state refused.
         self._skipped: deque[int] = deque(maxlen=_SKIPPED_KEPT)
-        #: The look at the end of the log that is under way, and the one that begins after it.
+        #: The request for the log's end that is in flight, and (below) the one that starts after it.
         self._look: asyncio.Task[int] | None = None
         self._next_look: asyncio.Task[int] | None = None
 
     # -- the topic ------------------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Make the topic, or check that it is one partition and compacted: anything else loses schemas."""
+        """Create the topic, or check that it has one partition and is compacted: anything else loses schemas."""
         name = self._config.topic
         known = (await self._cluster.topics([name])).get(name)
         if known is None or known.error is not ErrorCode.NONE:
@@ -131,7 +131,7 @@ class SchemaLog:
     # -- reading --------------------------------------------------------------------------------------------------------
 
     async def follow(self) -> Never:
-        """Apply the log from its beginning, and then as it grows."""
+        """Apply the log from its beginning, and continue as it grows."""
         config = ConsumerConfig(auto_offset_reset="none")
         while True:
             begin = await list_offsets(self._cluster, {self._partition: EARLIEST})
@@ -143,10 +143,10 @@ class SchemaLog:
                 except BrokerRefused as refused:
                     if refused.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                         raise
-            log.error("%s was cut off or made anew: reading it from the beginning", self._partition)
+            log.error("[registry] %s was truncated or recreated: reading it from the beginning", self._partition)
             self._store.forget()
             self.position = 0
-            self.give_up()  # nothing is decided before all is read again
+            self.give_up()  # no decision may use the state before it is complete again
 
     async def _apply_from(self, consumer: Consumer) -> Never:
         while True:
@@ -157,14 +157,14 @@ class SchemaLog:
 
     def _apply(self, key: bytes | memoryview | None, value: bytes | memoryview | None, offset: int) -> None:
         if offset < self._store.next_offset:
-            return  # this instance wrote it, and applied it when it was acknowledged
+            return  # this instance wrote the record and applied it when it was acknowledged
         outcome = self._store.apply(bytes(key or b""), None if value is None else bytes(value), offset)
         if outcome is not Applied.DONE:
             self._skipped.append(offset)
         if outcome is Applied.CONFLICT:
-            log.error("%s, offset %d: its id belongs to another schema; skipped", self._partition, offset)
+            log.error("[registry] skipped %s offset %d: its id belongs to another schema", self._partition, offset)
         elif outcome is Applied.UNREADABLE:
-            log.warning("%s, offset %d: no record of a schema registry; skipped", self._partition, offset)
+            log.warning("[registry] skipped %s offset %d: not a record of a schema registry", self._partition, offset)
 
     def _reached(self, position: int) -> None:
         self.position = position = max(position, self.position)
@@ -174,7 +174,7 @@ class SchemaLog:
                 waiter.set_result(None)
 
     async def applied(self, offset: int) -> None:
-        """Wait until the record at `offset` counts."""
+        """Wait until the record at `offset` is applied."""
         if offset < self.position:
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -183,11 +183,11 @@ class SchemaLog:
         await waiter
 
     async def catch_up(self) -> None:
-        """Apply all that was acknowledged before this was called."""
+        """Apply all records that were acknowledged before this call."""
         await self.applied(await self._end() - 1)
 
     async def _end(self) -> int:
-        """The end of the log, as it was asked for after this call. Calls that come together share one request."""
+        """Ask for the log's end after this call has begun. Concurrent calls share one request."""
         if self._look is None:
             self._look = asyncio.create_task(self._ask_end(), name="end of the schemas' log")
             self._look.add_done_callback(self._looked)
@@ -201,7 +201,7 @@ class SchemaLog:
         if self._look is not None:
             self._look.add_done_callback(self._looked)
         if not task.cancelled():
-            task.exception()  # whoever waits gets it; nobody may be waiting any more
+            task.exception()  # marks the error as retrieved: all callers may have gone
 
     async def _ask_end_after(self, before: "asyncio.Task[int]") -> int:
         await asyncio.wait([before])
@@ -213,7 +213,7 @@ class SchemaLog:
         return found.offset
 
     async def close(self) -> None:
-        """Nobody waits for the end of the log any more."""
+        """Cancel the requests for the log's end."""
         looks = [look for look in (self._look, self._next_look) if look is not None]
         for look in looks:
             look.cancel()
@@ -226,33 +226,33 @@ class SchemaLog:
         return self._identity != NO_IDENTITY and self._clock.monotonic_s() < self._claimed_s + _CLAIM_S
 
     def give_up(self) -> None:
-        """The next write has to claim the log first."""
+        """Forget the claim: the next write has to claim the log first."""
         self._identity = NO_IDENTITY
 
     async def claim(self) -> None:
-        """Nobody else writes from now on, and all that others have written is applied."""
+        """Fence all other writers, and apply everything that they have written."""
         asked_s = self._clock.monotonic_s()
         identity = await Transactions(self._cluster).initialise(
             self._config.transactional_id, timeout_ms=_TRANSACTION_TIMEOUT_MS
         )
         self._identity, self._sequence, self._claimed_s = identity, 0, asked_s
         await self.applied(await self.append([noop_record()]))
-        log.info("claimed %s with epoch %d", self._partition, identity.epoch)
+        log.info("[registry] claimed %s with epoch %d", self._partition, identity.epoch)
 
     async def append(self, written: Sequence[Record]) -> int:
-        """One batch; the offset of its last record. One call at a time.
+        """Append one batch and return the offset of its last record. Calls must not overlap.
 
-        When it fails in a way that leaves its fate open, the claim is given up with it: the next claim finds out.
+        If it is unknown whether the batch was written, the claim is given up, too: the next claim reads the log and finds out.
         """
         if not self.is_claimed:
-            raise errors.primary_unknown()  # it was given up, or became too old, while this was decided
+            raise errors.primary_unknown()  # the claim was given up or expired during the decision
         identity, sequence = self._identity, self._sequence
         self._identity = NO_IDENTITY
         try:
             base = await self._produce(self._batch(written, identity, sequence))
         except BrokerRefused as refused:
             if refused.code in _TOO_LARGE:
-                self._identity = identity  # nothing was written
+                self._identity = identity  # the leader wrote nothing: the sequence is unused
                 raise errors.too_large("Register operation failed because schema is too large") from None
             if refused.code in _FENCED:
                 raise Fenced from None
@@ -262,10 +262,10 @@ class SchemaLog:
         except ClientError as error:
             raise errors.timed_out(f"Write to the Kafka store timed out: {error}") from error
         self._identity, self._sequence = identity, sequence + len(written)
-        if base < 0:  # an attempt before the last one was taken, and the leader has forgotten where it is
+        if base < 0:  # the leader accepted an earlier attempt and no longer knows its offset
             return await self._end() - 1
         if base == self.position:
-            # All before it is applied: what was just acknowledged need not be fetched first.
+            # All earlier records are applied: the records just acknowledged need not be fetched first.
             for offset, record in enumerate(written, base):
                 self._apply(record.key, record.value, offset)
             self._reached(base + len(written))
@@ -299,5 +299,5 @@ class SchemaLog:
         return await cluster.retrying(f"write to {self._config.topic}", once, timeout_ms=self._config.write_timeout_ms)
 
     def has_skipped(self, first: int, last: int) -> bool:
-        """Whether the state did not take one of these records, which have been applied."""
+        """Whether the state refused one of these records after it read them."""
         return any(first <= offset <= last for offset in self._skipped)

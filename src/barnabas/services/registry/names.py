@@ -6,18 +6,18 @@ DEFAULT_CONTEXT: Final = "."
 #: Settings of this context apply to all others.
 GLOBAL_CONTEXT: Final = ".__GLOBAL"
 ALL_CONTEXTS: Final = ":*:"
-#: Names that Confluent keeps for itself.
+#: Names that are reserved by Confluent.
 _RESERVED: Final = frozenset({"__GLOBAL", "__EMPTY"})
 
 
 class Subject(NamedTuple):
     context: str
-    #: Empty where the name says a context only.
+    #: Empty if the text names a context only.
     name: str
 
     @property
     def prefix(self) -> str:
-        """What stands before each subject of this context."""
+        """The prefix of all subjects of this context."""
         return "" if self.context == DEFAULT_CONTEXT else f":{self.context}:"
 
     def __str__(self) -> str:
@@ -42,12 +42,12 @@ def prefix_of(subject: str) -> str:
 
 
 def normal(text: str) -> str:
-    """One way to write each subject: `:.:orders` is `orders`."""
+    """Return the shortest form of a subject: `:.:orders` becomes `orders`."""
     return str(split(text))
 
 
 def beside(parent: str, text: str) -> str:
-    """A subject that another one names: in the same context, unless it says which."""
+    """Return the full name of a subject that the schema of another one names: in the same context, unless it names its own."""
     wanted = split(text)
     if wanted.context == DEFAULT_CONTEXT:
         wanted = Subject(context_of(parent), wanted.name)
@@ -55,7 +55,7 @@ def beside(parent: str, text: str) -> str:
 
 
 def in_context(context: str, text: str) -> str:
-    """A subject as a request below `/contexts/{context}` names it."""
+    """Return the full name of a subject that a request below `/contexts/{context}` names."""
     wanted = split(text)
     if wanted.context != DEFAULT_CONTEXT or text.startswith(":.:"):
         return text
@@ -69,7 +69,7 @@ def context_named(text: str) -> str:
 
 
 def is_valid(text: str, *, for_settings: bool = False) -> bool:
-    """Settings may be those of a context, without a subject."""
+    """Whether a subject's name is valid. Names for settings may also be those of a context, without a subject."""
     if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in text):
         return False
     subject = split(text)
@@ -79,7 +79,7 @@ def is_valid(text: str, *, for_settings: bool = False) -> bool:
 
 
 def covers(pattern: str | None, subject: str) -> bool:
-    """Whether a name stands for this subject: itself, its context, the global context; `None` is everything."""
+    """Whether a pattern covers the subject: the subject itself, its context, or the global context; `None` covers all."""
     if pattern is None or pattern == subject:
         return True
     wanted = split(pattern)

@@ -1,8 +1,8 @@
-"""One instance of a registry: the state, the log behind it, and whether it is the primary.
+"""One instance of a registry: the state, the log behind it, and its role (primary or not).
 
-Reads answer from the state, once all that was acknowledged anywhere is applied. Writes go through the primary, one at a time:
-decide, append, wait until the own reader has applied it, answer. Owner: the event loop; schemas are read and compared on
-threads.
+Reads answer from the state after it has caught up with all acknowledged writes. Writes go through the primary, one at a time:
+decide, append, wait until the own reader has applied the records, answer. Owner: the event loop; schemas are parsed and
+compared on threads.
 """
 
 import asyncio
@@ -34,29 +34,29 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 MayRead = Callable[[str], bool]
 
-#: How long a write waits for a primary to be known.
+#: How long a write waits while no primary is known.
 PRIMARY_WAIT_S: Final = 20.0
-#: While the cluster is out of reach, reads answer with what is known, and one in so many seconds looks again.
+#: While the cluster is unreachable, reads answer from the state as it is; one read per this interval tries to catch up.
 _LOOK_AGAIN_S: Final = 5.0
 _LEAVE_S: Final = 3.0
-#: Of all schemas together, roughly as they are in memory.
+#: Limit for all schemas together, roughly as they are in memory.
 STATE_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 
 
-#: How often a registration is prepared while other writes keep changing what it was prepared with.
+#: How often to repeat the preparation of a registration while other writes change its basis.
 _PREPARED_MAX: Final = 10
-#: Schemas above this many characters, with their references, are read two at a time: small ones never wait for a thread.
+#: Schemas above this size (with their references) are parsed two at a time, so that small ones always find a free thread.
 _LARGE_CHARS: Final = 64 * 1024
 _LARGE_TOGETHER: Final = 2
 
 
 class _Outdated(Exception):
-    """Another write changed what a registration was prepared with."""
+    """Another write changed the basis of a prepared registration."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A registration, read and compared. It holds as long as `basis` is the same."""
+    """A registration, parsed and compared. It is valid while `basis` is unchanged."""
 
     basis: object
     registration: Registration
@@ -66,7 +66,7 @@ class _Prepared:
 
 
 class _Turns:
-    """One lock for each name that is in use."""
+    """One lock for each name in use."""
 
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
@@ -93,11 +93,11 @@ class NodeConfig:
     group_id: str = "schema-registry"
     default_compatibility: str = "BACKWARD"
     allow_mode_changes: bool = True
-    #: Confluent's: a primary that is gone is missed after so long.
+    #: Confluent's default. The group notices after this time that the primary is gone.
     session_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 3_000
     write_timeout_ms: int = 15_000
-    #: How long a read waits for the end of the log before it answers with what is known.
+    #: How long a read waits for the end of the log before it answers from the current state.
     read_timeout_ms: int = 5_000
     state_bytes_max: int = STATE_BYTES_MAX
     clock: Clock = field(default_factory=SystemClock)
@@ -128,12 +128,12 @@ class Node:
         )
         self._election = Election(self._cluster, group, config.identity, changed=self._primary_changed)
         self._writing = asyncio.Lock()
-        #: By subject: one registration of each is prepared and written at a time.
+        #: By subject: one registration of a subject is prepared and written at a time.
         self._registering = _Turns()
         self._large = asyncio.Semaphore(_LARGE_TOGETHER)
         self._known = asyncio.Condition()
         self._elected = asyncio.Event()
-        #: The term in which the log was claimed.
+        #: The election's term in which this instance claimed the log.
         self._claimed_term = -1
         self._no_catch_up_until_s = 0.0
         self._writes: set[asyncio.Task[tuple[Any, int | None]]] = set()
@@ -153,15 +153,15 @@ class Node:
     # -- life -----------------------------------------------------------------------------------------------------------
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until it is cancelled. `ready` is called when the whole log is applied and, if there is one, the primary is known."""
+        """Run until cancelled. `ready` is called when the log is applied and, if one can be elected, the primary is known."""
         async with self._cluster, self._reader, self._nothing_left(), asyncio.TaskGroup() as tasks:
             await self._log.prepare()
             tasks.create_task(self._log.follow(), name="read the schemas")
             await self._log.catch_up()
-            log.info("%d subjects, up to offset %d", len(self.store.subjects), self._log.position)
+            log.info("[registry] loaded %d subjects, up to offset %d", len(self.store.subjects), self._log.position)
             tasks.create_task(self._claims(), name="claim the log when elected")
             tasks.create_task(self._take_part(), name="election of the primary")
-            with contextlib.suppress(errors.Refusal):  # none that may lead is up yet: reads work without
+            with contextlib.suppress(errors.Refusal):  # no eligible instance is up yet: reads work without one
                 await self.primary()
             ready()
 
@@ -179,7 +179,7 @@ class Node:
         try:
             await self._election.run()
         finally:
-            # The others need not wait until this one is missed.
+            # Leave the group, so that the others need not wait for the session timeout.
             with contextlib.suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(_LEAVE_S):
                     await self._election.leave()
@@ -188,7 +188,7 @@ class Node:
         self._elected.set()
 
     async def _claims(self) -> None:
-        """Claim before the first write asks for it; and wake those who wait for a primary."""
+        """Claim the log when this instance is elected, and wake the requests that wait for a primary."""
         while True:
             await self._elected.wait()
             self._elected.clear()
@@ -199,10 +199,10 @@ class Node:
                     async with self._writing:
                         await self._claim()
                 except (errors.Refusal, ClientError) as error:
-                    log.warning("the log cannot be claimed yet: %s", error)  # the next write tries again
+                    log.warning("[registry] cannot claim the log yet: %s", error)  # the next write tries again
 
     async def primary(self, *, wait_s: float = PRIMARY_WAIT_S) -> Identity:
-        """Where writes go; waits while the group has none."""
+        """Return the primary; wait while there is none."""
         try:
             async with asyncio.timeout(wait_s), self._known:
                 while self._election.primary is None:
@@ -212,7 +212,7 @@ class Node:
             raise errors.primary_unknown() from None
 
     async def other_primary(self, gone: Identity, *, wait_s: float) -> None:
-        """Wait until the primary is another one than this, which cannot be reached; or for so long."""
+        """Wait up to `wait_s` until the primary is another instance than `gone`, which cannot be reached."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s), self._known:
                 while self._election.primary in (gone, None):
@@ -221,7 +221,7 @@ class Node:
     # -- reading --------------------------------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Before a read whose answer may have changed. Without the cluster, what is known has to do."""
+        """Call before a read that may be outdated. If the cluster is unreachable, the read answers from the current state."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._no_catch_up_until_s:
             return
@@ -229,19 +229,19 @@ class Node:
             async with asyncio.timeout(self._config.read_timeout_ms / 1000):
                 await self._log.catch_up()
         except (ClientError, TimeoutError) as error:
-            log.warning("the end of the log is out of reach, answering with what is known: %s", error)
+            log.warning("[registry] cannot read the end of the log: reads answer from the current state: %s", error)
             self._no_catch_up_until_s = now_s + _LOOK_AGAIN_S
 
     async def applied(self, offset: int | None) -> None:
-        """After a write through the primary: until its record, or all there is, is applied here."""
+        """Wait after a forwarded write until its record (None: every acknowledged record) is applied here."""
         try:
             async with asyncio.timeout(self._config.write_timeout_ms / 1000):
                 await (self._log.catch_up() if offset is None else self._log.applied(offset))
         except (ClientError, TimeoutError) as error:
-            raise errors.timed_out(f"the write was made and has not arrived here yet: {error}") from error
+            raise errors.timed_out(f"the primary made the write, but it has not arrived here yet: {error}") from error
 
     async def by_id(self, find: Callable[[], T]) -> T:
-        """What an id stands for never changes: only one that is not known may have come since."""
+        """The content of an id never changes: catch up only if the id is unknown."""
         try:
             return find()
         except errors.Refusal:
@@ -251,7 +251,7 @@ class Node:
     async def canonical(
         self, subject: str, content: Content, check: CheckReadable, *, normalize: bool, is_new: bool = True
     ) -> Content:
-        """As it is stored. An import is not checked as if it were new, nor is anything where `validateNewSchemas` is off."""
+        """Return the schema as it is stored. Imports are checked less strictly, as are all if `validateNewSchemas` is off."""
         checks = settings.config_in_scope(self.store, subject).get("validateNewSchemas", True)
         resolved = reads.resolve(self.store, subject, content, check, is_new=is_new and checks)
         if self.parser.knows(resolved) and not normalize:
@@ -260,7 +260,7 @@ class Node:
         return content.with_text(text)
 
     async def formatted(self, subject: str, content: Content, wanted: str, check: CheckReadable) -> str:
-        """A schema in another form than the stored one: `resolved`, `serialized`."""
+        """Return a schema in another form than the stored one: `resolved`, `serialized`."""
         resolved = reads.resolve(self.store, subject, content, check, is_new=False)
         return await self._on_thread(partial(self.parser.formatted, resolved, wanted), resolved)
 
@@ -280,7 +280,7 @@ class Node:
     async def compare(
         self, subject: str, content: Content, version: int | None, check: CheckReadable, *, normalize: bool
     ) -> list[str]:
-        """Why a schema may not follow a version of a subject, or (None) those that its level says."""
+        """Why a schema may not follow a version of a subject or (None) the versions that the level requires."""
         if version is None:
             versions = self.store.versions(subject)
         elif version == reads.LATEST:
@@ -320,7 +320,7 @@ class Node:
     async def known_registration(
         self, wanted: Registration, check: CheckReadable, *, normalize: bool
     ) -> SchemaVersion | None:
-        """Whether the schema is there already: then any instance may answer. Settings that fill it in are the primary's."""
+        """The registered version, if the schema exists: then any instance may answer. Only the primary applies settings."""
         config = settings.config_in_scope(self.store, wanted.subject)
         if not wanted.content.text.strip() or any(name.startswith(("default", "override")) for name in config):
             return None
@@ -334,10 +334,10 @@ class Node:
     async def register(
         self, wanted: Registration, check: CheckReadable, *, normalize: bool, force: bool = False
     ) -> tuple[Any, int | None]:
-        """Read and compare the schema before the write has its turn: a large one takes seconds, and others must not wait.
+        """Parse and compare the schema before its write begins: a large one takes seconds, and other writes must not wait.
 
-        Another write may change what the comparison was made with; then it is made again. Writes of one subject have their
-        turns one after the other all the way, so that this is rare.
+        Another write may change the basis of the comparison, which is then repeated. That is rare, because registrations of one
+        subject run one after the other from the start.
         """
         async with self._registering.turn(wanted.subject):
             for _ in range(_PREPARED_MAX):
@@ -357,13 +357,13 @@ class Node:
         if found := writes.registered(self.store, full):
             return Decision([], found)
         if prepared.is_known:
-            raise _Outdated  # it was not compared
+            raise _Outdated  # this version of the schema was not compared
         if self.store.size_bytes + full.content.size_bytes > self._config.state_bytes_max:
             raise errors.too_large(f"all schemas together have reached {self._config.state_bytes_max} bytes")
         return writes.register(self.store, full)
 
     def _basis(self, wanted: Registration, check: CheckReadable) -> object:
-        """Everything in the state that decides whether the registration is taken."""
+        """Return everything in the state that the decision about the registration depends on."""
         store = self.store
         try:
             writes.check_registration(store, wanted)
@@ -417,9 +417,9 @@ class Node:
         return await self.write(at_once)
 
     async def write(self, decide: Callable[[], Awaitable[Decision]]) -> tuple[Any, int | None]:
-        """The answer, and the offset of the last record that was written for it. Only where this is the primary.
+        """Decide and append on the primary. Return the answer and the offset of the last record that was written for it.
 
-        A client that goes away does not end the write: half a write is worse than one that nobody hears of.
+        A client that disconnects does not cancel the write: a complete write without a reader is better than half a write.
         """
         task = asyncio.create_task(self._write(decide), name="write a schema")
         self._writes.add(task)
@@ -441,7 +441,7 @@ class Node:
                 raise errors.store_failed(f"the Kafka store cannot be used: {error}") from error
 
     async def _claim(self) -> None:
-        """Once a term, and again when the fate of a write is not known."""
+        """Claim the log once per term, and again after a write with an unknown outcome."""
         if not self.is_primary:
             raise errors.primary_unknown()
         term = self._election.term
@@ -465,11 +465,11 @@ class Node:
             async with asyncio.timeout(self._config.write_timeout_ms / 1000):
                 await self._log.applied(last)
         except TimeoutError:
-            # The next write must not be decided without this one: to claim is to wait until all is applied.
+            # The next decision needs this write. A claim waits until everything is applied.
             self._log.give_up()
             raise errors.timed_out("Write to the Kafka store timed out while it was read back") from None
         if self._log.has_skipped(last - len(written) + 1, last) or not writes.is_kept(self.store, written):
-            log.error("the records up to offset %d do not say what was decided: taking them back", last)
+            log.error("[registry] the records up to offset %d contradict the decision: taking them back", last)
             undone = writes.undo(self.store, written)
             await self._log.applied(await self._log.append(undone))
             raise errors.store_failed(

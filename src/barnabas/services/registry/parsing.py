@@ -1,6 +1,6 @@
-"""Schemas read and compared, with what was read kept for the next time. Threads call this: it touches no state but its cache.
+"""Parse and compare schemas, with a cache of parsed ones. Runs on threads: the cache is the only state that it touches.
 
-A schema goes in with the texts that it refers to, so nothing here asks the store.
+Each schema comes with the texts that it refers to, so that nothing here reads the store.
 """
 
 import threading
@@ -12,13 +12,13 @@ from barnabas.services.registry import formats
 from barnabas.services.registry.content import Previous, Resolved
 from barnabas.services.registry.errors import invalid_schema
 
-#: Of an old schema that is quoted in a message, as Confluent does.
+#: Length up to which a message quotes an old schema, as in Confluent's registry.
 _QUOTED_MAX: Final = 10 * 1024
 _DIFFERENT_TYPE: Final = "Incompatible because of different schema type"
 
 
 class Parser:
-    """Keeps the parsed forms of the schemas that were used last, up to `cache_bytes_max` of text."""
+    """Parses schemas and caches the most recently used ones, up to `cache_bytes_max` of text."""
 
     def __init__(self, *, cache_bytes_max: int = 2 * 1024 * 1024) -> None:
         self._cache: OrderedDict[Resolved, formats.ParsedSchema] = OrderedDict()
@@ -46,7 +46,7 @@ class Parser:
         return parsed
 
     def knows(self, schema: Resolved) -> bool:
-        """Whether its parsed form is at hand: then the canonical one costs nothing, on any thread."""
+        """Whether the parsed form is cached: then the canonical form is cheap enough for the event loop."""
         with self._lock:
             return schema in self._cache
 
@@ -55,13 +55,13 @@ class Parser:
         return parsed.normalized() if normalize else parsed.canonical()
 
     def formatted(self, schema: Resolved, wanted: str) -> str:
-        """`resolved` (Avro with the schemas that it refers to), `serialized` (Protobuf as a descriptor) and the like."""
+        """Return another form, such as `resolved` (Avro with its references in place) or `serialized` (a descriptor)."""
         return self.parse(schema).formatted(wanted)
 
     def incompatibilities(
         self, level: str, new: Resolved, previous: Sequence[Previous], *, lenient: bool = False
     ) -> list[str]:
-        """Why `new` may not follow these versions (in ascending order); empty where it may."""
+        """Why `new` may not follow these versions (in ascending order); empty if it may."""
         if level == "NONE":
             return []
         newest_first = list(reversed(previous))

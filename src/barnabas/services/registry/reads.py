@@ -1,4 +1,4 @@
-"""Answers from the state: versions, ids, subjects, look-ups. Pure."""
+"""Reads of the state: versions, ids, subjects, look-ups. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from barnabas.services.registry.records import SchemaVersion
 from barnabas.services.registry.store import Store
 
 LATEST: Final = -1
-#: Raises a Refusal for a subject that the user may not read.
+#: Raises a Refusal if the user may not read the subject.
 CheckReadable = Callable[[str], None]
 _VERSION_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which versions a list holds. `only` wins over `included`."""
+    """Selects versions for a list: with `included`, deleted ones too; with `only`, deleted ones only."""
 
     included: bool = False
     only: bool = False
@@ -89,7 +89,7 @@ def list_schemas(
 
 
 def _has_prefix(subject: str, prefix: str) -> bool:
-    """`:*:orders` stands for all contexts."""
+    """`:*:orders` matches in all contexts."""
     if prefix.startswith(names.ALL_CONTEXTS):
         return names.split(subject).name.startswith(prefix.removeprefix(names.ALL_CONTEXTS))
     return subject.startswith(prefix)
@@ -123,7 +123,7 @@ def referenced_by(store: Store, subject: str, version: int, *, deleted: bool = F
 
 
 def context_with_id(store: Store, schema_id: int, subject: str | None) -> str | None:
-    """Where a client means the id to be: in the context of its subject, or in one that has the subject."""
+    """Return the context that a client means with an id: that of its subject, or one that has the subject."""
     wanted = names.split(subject or "")
     if wanted.context != names.DEFAULT_CONTEXT or not wanted.name:
         return wanted.context if store.content_by_id(wanted.context, schema_id) else None
@@ -152,26 +152,26 @@ def versions_of_id(
 
 
 def places_of_guid(store: Store, guid: str) -> list[tuple[str, int]]:
-    """The contexts that have the schema, with its id in each."""
+    """Return the contexts that have the schema, with its id in each."""
     try:
         return store.ids_of_guid(bytes.fromhex(guid.replace("-", "")))
     except ValueError:
         return []
 
 
-# -- schemas that a request brings ------------------------------------------------------------------------------------------
+# -- schemas in requests ----------------------------------------------------------------------------------------------------
 
 
 def resolve(store: Store, subject: str, content: Content, check: CheckReadable, *, is_new: bool) -> Resolved:
-    """With the texts behind its references. A new schema may not refer to a soft-deleted one.
+    """Return a schema with the texts behind its references. A new schema may not refer to a soft-deleted one.
 
-    `check` is asked about every subject that a reference leads to: the texts show in answers and in messages.
+    `check` is called for every subject that a reference leads to, because the texts appear in answers and messages.
     """
     found: dict[str, str] = {}
     seen: set[tuple[str, str, int]] = set()
     chars = 0
 
-    # A stack of our own: a chain of references may be longer than Python's.
+    # An explicit stack: a chain of references may be longer than Python's recursion limit.
     waiting: list[tuple[str, str, int, str | None]] = [
         (each.name, names.beside(subject, each.subject), each.version, None) for each in reversed(content.references)
     ]
@@ -181,9 +181,9 @@ def resolve(store: Store, subject: str, content: Content, check: CheckReadable, 
             found.setdefault(name, text)
             continue
         if (name, target, number) in seen:
-            continue  # two ways to it, or a circle that was imported
+            continue  # reached a second time, or a circle that was imported
         seen.add((name, target, number))
-        check(target)  # before the look into the store: a refusal must not say whether the subject exists
+        check(target)  # before reading the store: a refusal must not reveal whether the subject exists
         version = store.latest(target) if number == LATEST else store.version(target, number, deleted=not is_new)
         if version is None:
             raise errors.invalid_schema(f'No schema reference found for subject "{target}" and version {number}')
@@ -203,7 +203,7 @@ def resolve(store: Store, subject: str, content: Content, check: CheckReadable, 
 def previous_for(
     store: Store, subject: str, content: Content, versions: list[SchemaVersion], check: CheckReadable
 ) -> list[Previous]:
-    """The versions that a new one is compared with: with `compatibilityGroup`, those of the same group only."""
+    """Return the versions that a new one is compared with: with `compatibilityGroup`, only those of the same group."""
     config = settings.config_in_scope(store, subject)
     level, group = config[settings.LEVEL], config.get("compatibilityGroup")
     if group is not None:
@@ -223,7 +223,7 @@ def _property(content: Content, name: str) -> str | None:
 
 
 def completed(config: Mapping[str, Any], content: Content, previous: SchemaVersion | None) -> Content:
-    """With metadata and rules: the request's or those of the version before, under what the settings put over all."""
+    """Fill in metadata and rules: the request's, else the previous version's, merged with defaults and overrides."""
     before = previous.content if previous is not None else None
     metadata = content.metadata if content.metadata is not None or before is None else before.metadata
     rule_set = content.rule_set if content.rule_set is not None or before is None else before.rule_set
@@ -235,7 +235,7 @@ def completed(config: Mapping[str, Any], content: Content, previous: SchemaVersi
 
 
 def look_up(store: Store, subject: str, content: Content, *, deleted: bool = False) -> SchemaVersion | None:
-    """The version of a subject that has this content, in its canonical form; the newest, if several do."""
+    """Return the newest version of a subject with this content in its canonical form."""
     for wanted in (content, completed(settings.config_in_scope(store, subject), content, store.latest(subject))):
         found = store.version_of(subject, wanted)
         if found is not None and (deleted or not found.deleted):
@@ -249,7 +249,7 @@ def look_up(store: Store, subject: str, content: Content, *, deleted: bool = Fal
 def look_up_in_contexts(
     store: Store, subject: str, content: Content, may_read: Callable[[str], bool], *, deleted: bool
 ) -> SchemaVersion | None:
-    """A subject without a context is looked for in all of them, the default one first."""
+    """Look a schema up. A subject without a context is searched in all contexts, the default one first."""
     if names.context_of(subject) != names.DEFAULT_CONTEXT:
         return look_up(store, subject, content, deleted=deleted)
     name = names.split(subject).name

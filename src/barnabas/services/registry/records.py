@@ -1,7 +1,7 @@
 """The records of the topic `_schemas`, as Confluent's registry writes them: JSON keys and values, byte for byte. Pure.
 
-Old versions wrote some keys in other ways (magic 0 for schemas, members in another order). All are read; `is_own_form` tells
-them apart, since a tombstone must carry the bytes of the key that it removes.
+Old versions of Confluent's registry wrote some keys in other ways (magic 0 for schemas, members in another order). All are
+read; `is_own_form` marks keys in the current form, because a tombstone needs the exact bytes of the key that it removes.
 """
 
 import json
@@ -18,16 +18,16 @@ NOOP: Final = "NOOP"
 DELETE_SUBJECT: Final = "DELETE_SUBJECT"
 CLEAR_SUBJECT: Final = "CLEAR_SUBJECT"
 CONTEXT: Final = "CONTEXT"
-#: Confluent's cloud is made of tenants; a registry of one's own has this one.
+#: Confluent's cloud has several tenants; a self-hosted registry has only this one.
 TENANT: Final = "default"
 
 _MAGIC: Final = {SCHEMA: 1}
-#: Jackson writes hexadecimal digits of escapes in capitals.
+#: Jackson writes the hexadecimal digits of escapes in upper case.
 _ESCAPES: Final = re.compile(r"\\\\|\\u00[01][0-9a-f]")
 
 
 class BadRecord(ValueError):
-    """A record that no registry writes. It is skipped and reported."""
+    """A record that no registry writes. It is skipped and logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Key:
     #: None: the global setting.
     subject: str | None = None
     version: int = 0
-    #: Of CONTEXT, and of the NOOP that keeps the highest id.
+    #: Set for CONTEXT, and for the NOOP that stores the highest id.
     context: str = ""
 
     def to_bytes(self) -> bytes:
@@ -55,7 +55,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """To be written. `value` None is a tombstone."""
+    """A record to write. `value` None is a tombstone."""
 
     key: bytes
     value: bytes | None
@@ -149,7 +149,7 @@ def check(record: Record) -> None:
 
 
 def value_of(data: bytes) -> dict[str, Any]:
-    """Of any other kind."""
+    """Return the value of a record of any kind but SCHEMA."""
     return _json_object(data, "value")
 
 
@@ -181,9 +181,9 @@ def noop_record() -> Record:
 
 
 def highest_id_record(context: str, schema_id: int) -> Record:
-    """Remembers that ids up to this one were given, when the schema that had it goes for good.
+    """A record that stores the highest id given so far, for when the schema with that id is deleted permanently.
 
-    Readers of other registries skip NOOP records whatever they hold.
+    Other registries skip NOOP records, whatever they contain.
     """
     return Record(Key(NOOP, context=context).to_bytes(), dump({"maxId": schema_id}))
 

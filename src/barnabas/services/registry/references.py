@@ -1,4 +1,4 @@
-"""The schemas that a schema imports, as a client of a registry gets them: bounded, and without circles. Pure."""
+"""The schemas that a schema imports, as a client reads them from a registry: bounded, and without circles. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
@@ -6,7 +6,7 @@ from typing import Final, Protocol, TypeVar
 from barnabas.base.errors import BarnabasError
 from barnabas.services.registry.formats.limits import REFERENCES_MAX
 
-#: References that lead to references.
+#: Levels of references: references of references.
 DEPTH_MAX: Final = 100
 
 
@@ -30,9 +30,9 @@ class BadReferences(BarnabasError):
 def imports(
     references: Sequence[R], fetch: Callable[[R], S], references_of: Callable[[S], Sequence[R]]
 ) -> Iterator[tuple[str, S]]:
-    """Each imported schema with the name under which it is imported, after those that it imports itself.
+    """Yield each imported schema with the name under which it is imported, after the schemas that it imports itself.
 
-    Of two references with one name the first counts, as in Confluent's clients.
+    Of two references with the same name the first one wins, as in Confluent's clients.
     """
     seen: set[str] = set()
     above: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""A registry as a process: settings, a socket, the node behind it, and an end that loses nothing."""
+"""A registry as a process: settings, a socket, the node behind it, and a shutdown that loses no write."""
 
 import asyncio
 import socket
@@ -26,12 +26,12 @@ class ServerConfig:
     client: ClientConfig
     host: str = "127.0.0.1"
     port: int = 8081
-    #: Where other instances reach this one; `host` where that is an address, else this machine's name.
+    #: Address under which other instances reach this one. Default: `host` if that is an address, else the machine's name.
     advertised_host: str | None = None
     access: Access = OPEN
     certificate: str | None = None
     key: str | None = None
-    #: Authorities that signed the other instances' certificates.
+    #: Authorities that signed the certificates of the other instances.
     ca: str | None = None
     topic: str = "_schemas"
     group_id: str = "schema-registry"
@@ -81,7 +81,7 @@ class RegistryServer:
             self._stopping.set()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until `stop`. `ready` is called when clients may come."""
+        """Run until `stop`. `ready` is called when clients can connect."""
         config = self._config
         self._stopping = asyncio.Event()
         forwarder = Forwarder(timeout_s=30.0, tls=_forward_tls(config))
@@ -108,7 +108,7 @@ class RegistryServer:
 
     def _server(self, api: Api) -> HttpServer:
         config = self._config
-        # Without an access file everybody may do everything: on loopback that is meant for programs of this machine.
+        # Without an access file every client may do everything: on loopback, only programs of this machine can connect.
         is_private = config.access.is_open and is_loopback(config.host)
         names = {self.identity.host.lower()} if is_private else None
         return http_server(
@@ -135,5 +135,5 @@ def _forward_tls(config: ServerConfig) -> ssl.SSLContext | None:
 
 
 def run(config: ServerConfig, announce: Callable[[str], None]) -> int:
-    """As this process, until SIGTERM or SIGINT. Returns the exit code."""
+    """Run as this process until SIGTERM or SIGINT. Return the exit code."""
     return run_until_signal(lambda: RegistryServer(config), lambda server: announce(server.url))

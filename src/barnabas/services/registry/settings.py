@@ -1,6 +1,6 @@
-"""Compatibility settings and modes: of a subject, of its context, of all. Pure.
+"""Compatibility settings and modes: of a subject, of its context, and global. Pure.
 
-The nearest one wins: the subject's, then its context's (for the default context the global one), then that of the context
+The nearest setting wins: the subject's, then its context's (for the default context the global one), then that of the context
 `.__GLOBAL`, then the default.
 """
 
@@ -27,12 +27,12 @@ _FIELDS: Final = (
     "overrideRuleSet",
 )  # fmt: skip
 _FLAGS: Final = ("normalize", "validateFields", "validateNewSchemas", "validateRules")
-#: What a subject without them takes from the global setting.
+#: Fields that a subject inherits from the global setting.
 _INHERITED: Final = (*_FLAGS, "compatibilityPolicy", "compatibilityGroup")
 
 
 def config(store: Store, subject: str | None) -> dict[str, Any] | None:
-    """What was set for exactly this subject or context; the default where nothing was set for all."""
+    """Return the settings of exactly this subject or context; for the global settings, the default if nothing is set."""
     found = store.configs.get(subject)
     if found is not None:
         return _with_level(store, found)
@@ -59,7 +59,7 @@ def mode(store: Store, subject: str | None) -> str | None:
 def mode_in_scope(store: Store, subject: str | None) -> str:
     everywhere = store.modes.get(None)
     if everywhere == READONLY_OVERRIDE:
-        return everywhere  # over whatever subjects say
+        return everywhere  # the global mode overrides the subjects' modes
     for place in (subject, *_scope(subject)):
         if (found := store.modes.get(place)) is not None:
             return found
@@ -84,7 +84,7 @@ def _ordered(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updated_config(old: Mapping[str, Any] | None, request: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request changes; a member that is null goes. The request says `compatibility`, the record `compatibilityLevel`."""
+    """Apply a request; null removes a member. The request names the level `compatibility`, the record `compatibilityLevel`."""
     changes = {LEVEL if name == "compatibility" else name: value for name, value in request.items()}
     new = dict(old or {})
     for name in _FIELDS:
@@ -116,7 +116,7 @@ def _checked(name: str, value: object) -> object:
 
 
 def as_request(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a change: with the request's name for the level."""
+    """Return the answer to a change, in which the level has the request's name."""
     return {"compatibility" if name == LEVEL else name: value for name, value in config.items()}
 
 

@@ -1,7 +1,7 @@
-"""The state of a registry: what the records of `_schemas` say, applied in order. Pure; `apply` alone changes it.
+"""The state of a registry: the result of applying the records of `_schemas` in order. Pure; only `apply` changes it.
 
-Every instance reads the same records and comes to the same state. So a record that contradicts what came before it (an id
-that another schema has) is skipped by all of them alike: whoever wrote it finds out when its own reader gets there.
+Every instance reads the same records and reaches the same state. So all of them skip a record that contradicts earlier ones (an
+id that another schema has); the writer finds out when its own reader applies the record.
 """
 
 from collections.abc import Iterator
@@ -15,39 +15,39 @@ from barnabas.services.registry.formats import Reference
 from barnabas.services.registry.records import BadRecord, Key, Record, SchemaVersion, key_of
 
 ContentKey = tuple[str, bytes]
-#: Subject and version.
+#: A subject and a version.
 Place = tuple[str, int]
-#: How an Avro schema begins whose members are in alphabetical order. Avro's own order begins with the type.
+#: Beginnings of an Avro schema whose members are sorted. In Avro's own order, `type` comes first.
 _SORTED: Final = tuple(f'{{"{name}":' for name in ("aliases", "default", "doc", "fields", "items", "name", "namespace"))
-#: Records are applied on the loop.
+#: Longer texts are not reordered, because records are applied on the event loop.
 _REORDERED_MAX: Final = 64 * 1024
 LAST_ID: Final = 2**31 - 1
-#: The last id that an import may bring. A thousand million ids stay for what is registered afterwards.
+#: The highest id that an import may use. A billion ids remain for later registrations.
 IMPORTED_ID_MAX: Final = 2**30
-#: An id that lies further than this above the highest one, and above those of imports, is read, but the next id does not follow
-#: it. A single record (an import into an older registry, a damaged `maxId`) would otherwise leave its context without ids.
+#: An id that is further than this above the highest one, and above the range of imports, is read, but later ids do not continue
+#: from it. Else a single record (an import into an older registry, a damaged `maxId`) would use up the ids of its context.
 _JUMP_MAX: Final = 1_000_000
 
 
 class Applied(Enum):
     DONE = auto()
-    #: No registry writes such a record, or one newer than this.
+    #: No registry writes such a record, or only a newer version than this.
     UNREADABLE = auto()
-    #: It gives an id that another schema has.
+    #: The record uses an id that another schema has.
     CONFLICT = auto()
 
 
 @dataclass(slots=True)
 class _Context:
-    #: By id: who has it, by subject. One content each.
+    #: By id, then by subject: the number of versions that have the id. All have the same content.
     ids: dict[int, dict[str, int]] = field(default_factory=dict)
     contents: dict[int, Content] = field(default_factory=dict)
     by_content: dict[ContentKey, int] = field(default_factory=dict)
-    #: Never goes down: an id is given once.
+    #: Never decreases: an id is used once.
     highest_id: int = 0
 
     def note_given(self, schema_id: object) -> None:
-        """No later schema gets this id, or one below it."""
+        """Record that an id is in use: later schemas get higher ones."""
         highest = self.highest_id
         if type(schema_id) is int and highest < schema_id <= min(max(highest, IMPORTED_ID_MAX) + _JUMP_MAX, LAST_ID):
             self.highest_id = schema_id
@@ -55,26 +55,26 @@ class _Context:
 
 class Store:
     def __init__(self, *, default_compatibility: str = "BACKWARD") -> None:
-        #: Where no record sets one.
+        #: Used if no record sets a level.
         self.default_compatibility = default_compatibility
         self.forget()
 
     def forget(self) -> None:
-        """Before the first record, or when the log has to be read again."""
-        #: Where the next record to apply is, or after it.
+        """Reset the state, before the first record or when the log has to be read again."""
+        #: The next record to apply has this offset or a higher one.
         self.next_offset = 0
-        #: By subject and version, soft-deleted ones too. No subject is without versions.
+        #: By subject and version, including soft-deleted versions. Every subject has at least one version.
         self.subjects: dict[str, dict[int, SchemaVersion]] = {}
         self.configs: dict[str | None, dict[str, Any]] = {}
         self.modes: dict[str | None, str] = {}
         self.contexts: dict[str, _Context] = {names.DEFAULT_CONTEXT: _Context()}
-        #: Contexts that a record names: those that are listed.
+        #: Contexts that a record names; only these are listed.
         self.named_contexts: set[str] = set()
-        #: Who refers to a version, soft-deleted ones too.
+        #: Versions that refer to a version, including soft-deleted ones.
         self._referrers: dict[Place, set[Place]] = {}
-        #: Keys that were written in other bytes than ours.
+        #: Keys in the log whose bytes differ from those that this registry writes.
         self._other_forms: dict[Key, set[bytes]] = {}
-        #: Roughly what all schemas cost.
+        #: Approximate memory of all schemas.
         self.size_bytes = 0
 
     # -- reading --------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Store:
         return found if found is not None and (deleted or not found.deleted) else None
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[SchemaVersion]:
-        """In ascending order."""
+        """Return the versions in ascending order."""
         found = self.subjects.get(subject, {})
         return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
 
@@ -93,7 +93,7 @@ class Store:
         return found[-1] if found else None
 
     def has_subjects(self, pattern: str | None, *, deleted: bool = False) -> bool:
-        """Whether there is such a subject, or any in the context that `pattern` names."""
+        """Whether the subject exists, or any subject in the context that `pattern` names."""
         return next(self.matching(pattern, deleted=deleted), None) is not None
 
     def matching(self, pattern: str | None, *, deleted: bool = False) -> Iterator[str]:
@@ -106,7 +106,7 @@ class Store:
                 yield subject
 
     def context_ids(self) -> list[str]:
-        """The default context first, then those that records name."""
+        """Return the default context first, then the contexts that records name."""
         return [names.DEFAULT_CONTEXT, *sorted(self.named_contexts - {names.DEFAULT_CONTEXT})]
 
     def content_by_id(self, context: str, schema_id: int) -> Content | None:
@@ -122,7 +122,7 @@ class Store:
         return known.by_content.get(content.key) if known else None
 
     def version_of(self, subject: str, content: Content) -> SchemaVersion | None:
-        """The version of a subject that has this content; a soft-deleted one only where no other has it."""
+        """Return the version of a subject with this content; a soft-deleted one only if no other has it."""
         schema_id = self.id_of(names.context_of(subject), content)
         candidates = [each for each in self.versions(subject, deleted=True) if each.id == schema_id]
         return max(candidates, key=lambda each: (not each.deleted, each.version), default=None)
@@ -136,15 +136,15 @@ class Store:
         ]
 
     def next_id(self, context: str) -> int | None:
-        """The id of the next schema; None where all are given."""
+        """Return the id for the next schema; None if all ids are used."""
         known = self.contexts.get(context)
         following = self.highest_id(context) + 1
-        while known is not None and following in known.contents:  # one that did not count
+        while known is not None and following in known.contents:  # an id too high for `note_given`
             following += 1
         return following if following <= LAST_ID else None
 
     def highest_id(self, context: str) -> int:
-        """The highest id that counts."""
+        """Return the highest id from which later ids continue."""
         known = self.contexts.get(context)
         return known.highest_id if known else 0
 
@@ -154,14 +154,14 @@ class Store:
         return [each for each in found if each is not None]
 
     def tombstones(self, key: Key) -> list[Record]:
-        """Remove a key in every way in which it was written."""
+        """Return records that remove a key in every form in which it was written."""
         own = key.to_bytes()
         return [Record(form, None) for form in (*sorted(self._other_forms.get(key, ())), own)]
 
     # -- applying -------------------------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None, offset: int) -> Applied:
-        """One record, in order. What cannot be read is skipped."""
+        """Apply one record; the calls must be in order. A record that cannot be parsed is skipped."""
         assert offset >= self.next_offset, f"offset {offset} was applied before (next is {self.next_offset})"
         self.next_offset = offset + 1
         try:
@@ -228,7 +228,7 @@ class Store:
     def _add(self, context: _Context, new: SchemaVersion) -> None:
         kept = context.contents.get(new.id)
         if kept == new.content:
-            new = replace(new, content=kept)  # one text in memory, however many subjects have it
+            new = replace(new, content=kept)  # one text in memory, however many subjects share it
         else:
             self.size_bytes += new.content.size_bytes - (kept.size_bytes if kept is not None else 0)
             context.contents[new.id] = new.content
@@ -294,7 +294,7 @@ def _places(subject: str, references: tuple[Reference, ...]) -> set[Place]:
 
 
 def _in_our_order(content: Content) -> Content | None:
-    """Karapace sorts the members of an Avro schema, so that its text is not the one that clients ask for. Else None."""
+    """Karapace sorts the members of an Avro schema. Return the content in the order that clients ask for, else None."""
     is_sorted = content.schema_type == AVRO and not content.references and content.text.startswith(_SORTED)
     if not is_sorted or len(content.text) > _REORDERED_MAX:
         return None

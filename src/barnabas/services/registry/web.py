@@ -1,6 +1,6 @@
-"""HTTP as the registry needs it: an ASGI application with a table of routes, and Confluent's content types and errors.
+"""The registry's HTTP: an ASGI application with a table of routes, and Confluent's content types and errors.
 
-Paths are matched before they are decoded: a subject may hold slashes, written as `%2F`.
+Paths are matched before they are decoded: a subject may contain slashes, written as `%2F`.
 """
 
 import json
@@ -19,7 +19,7 @@ from barnabas.services.registry.errors import Refusal
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-#: What clients may send and ask for, the best first.
+#: Content types that clients may send and accept, the preferred one first.
 _JSON_TYPES: Final = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
 _TAKEN_TYPES: Final = (*_JSON_TYPES, "application/octet-stream")
 
@@ -29,18 +29,18 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 @dataclass(slots=True)
 class Request:
     method: str
-    #: As it came: what is forwarded.
+    #: The target as received, for forwarding.
     raw_target: str
-    #: Decoded, without empty ones.
+    #: Path segments, decoded; empty ones are left out.
     segments: tuple[str, ...]
     query: dict[str, list[str]]
     headers: Mapping[str, str]
-    #: The address that it came from.
+    #: Address of the client.
     peer_host: str = ""
     body: bytes = b""
-    #: Who signed in; None where nobody has to.
+    #: The user who signed in; None if signing in is not required.
     user: str | None = None
-    #: From the path, by the names in the route.
+    #: Parameters of the path, by their names in the route.
     path: dict[str, str] = field(default_factory=dict)
 
     def text(self, name: str, default: str = "") -> str:
@@ -56,7 +56,7 @@ class Request:
             raise Refusal(400, 400, f"{name} is not a number") from None
 
     def page(self, items: Sequence[Any]) -> list[Any]:
-        """`offset` and `limit` of a list. A limit that is not above zero is none."""
+        """Apply `offset` and `limit` to a list. A limit of zero or less means no limit."""
         offset, limit = max(self.number("offset", 0), 0), self.number("limit", -1)
         return list(items[offset:] if limit <= 0 else items[offset : offset + limit])
 
@@ -84,13 +84,13 @@ Handler = Callable[[Request], Awaitable[Response]]
 @dataclass(frozen=True, slots=True)
 class Route:
     method: str
-    #: `subjects/{subject}/versions`
+    #: For example `subjects/{subject}/versions`.
     pattern: str
     handler: Handler
 
 
 class Application:
-    """`prepare` sees every request before it is routed: it signs users in and rewrites paths."""
+    """Routes requests. `prepare` sees every request first: it signs users in and rewrites paths."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Application:
         body_bytes_max: int,
         only_names: Collection[str] | None,
     ) -> None:
-        """`only_names`: a request must name one of these hosts, or one of loopback's. None: it may name any."""
+        """`only_names`: the Host header must be one of these hosts or a loopback name. None: any host."""
         self._routes: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
         for route in routes:
             parts = tuple(part for part in route.pattern.split("/") if part)
@@ -175,7 +175,7 @@ class Application:
 
 
 def _acceptable(accept: str) -> str | None:
-    """The content type of the answer; None where the client takes none of ours."""
+    """Return the content type of the answer; None if the client accepts none of the supported types."""
     wanted = [part.split(";")[0].strip().lower() for part in accept.split(",") if part.strip()]
     if not wanted or any(each.startswith("*/") or each == "application/*" for each in wanted):
         return CONTENT_TYPE

@@ -1,4 +1,4 @@
-"""Confluent's wire format: a zero byte, the schema's id in four bytes, and for Protobuf which message of the file it is.
+"""Confluent's wire format: a zero byte, the schema's id in four bytes, and for Protobuf the index of the message in its file.
 
 Pure.
 """
@@ -16,7 +16,7 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class NotFramed(ValueError):
-    """Bytes without the five that Confluent's serializers put in front."""
+    """Bytes without the five-byte header of Confluent's serializers."""
 
 
 def frame(schema_id: int, payload: bytes) -> bytes:
@@ -24,7 +24,7 @@ def frame(schema_id: int, payload: bytes) -> bytes:
 
 
 def unframe(data: bytes) -> tuple[int, bytes]:
-    """The schema's id, and what follows."""
+    """Return the schema's id and the bytes after the header."""
     if len(data) < HEAD_BYTES:
         raise NotFramed(f"{len(data)} bytes are too few for the schema registry's wire format")
     magic, schema_id = _HEAD.unpack_from(data)
@@ -34,19 +34,19 @@ def unframe(data: bytes) -> tuple[int, bytes]:
 
 
 def write_indexes(indexes: Sequence[int]) -> bytes:
-    """Where a message stands in its file: `[0]`, the first, is so common that it is written as a single zero."""
+    """Encode the position of a message in its file. `[0]`, the first message, is so common that it is a single zero."""
     if list(indexes) == [0]:
         return b"\0"
     return b"".join(encode_varint(number) for number in (len(indexes), *indexes))
 
 
 def skip_indexes(payload: bytes) -> bytes:
-    """The message without its indexes: a reader that knows which message it wants has no use for them."""
+    """Return the payload after its indexes, for a reader that knows the message type."""
     return read_indexes(payload)[1]
 
 
 def read_indexes(payload: bytes) -> tuple[list[int], bytes]:
-    """Where the message stands in its file, and the message."""
+    """Return the position of the message in its file, and the message's bytes."""
     try:
         count, at = read_varint(payload, 0)
         if not 0 <= count <= len(payload):
@@ -56,5 +56,5 @@ def read_indexes(payload: bytes) -> tuple[list[int], bytes]:
             index, at = read_varint(payload, at)
             indexes.append(index)
     except Malformed as error:
-        raise NotFramed(f"message indexes that do not end: {error}") from error
+        raise NotFramed(f"the message indexes are incomplete: {error}") from error
     return indexes or [0], payload[at:]

@@ -1,6 +1,6 @@
-"""What a write comes to: records for `_schemas`, and the answer for when they are there. Pure; nothing here changes the state.
+"""Decide writes: the records for `_schemas`, and the answer to send when they are applied. Pure; does not change the state.
 
-The primary calls these, one write at a time, with all earlier records applied.
+The primary calls these one write at a time, with all earlier records applied.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A request to register. `version` 0 and `id` -1 are "whichever comes next"; only IMPORT may say which id."""
+    """A request to register. `version` 0 and `id` -1 mean the next one; only IMPORT mode allows other ids."""
 
     subject: str
     content: Content
@@ -51,7 +51,7 @@ def check_registration(store: Store, wanted: Registration) -> None:
 
 
 def filled_in(store: Store, wanted: Registration) -> Registration:
-    """With what the request leaves to the version before: metadata and rules, or even the schema."""
+    """Fill in what the request leaves out from the previous version: metadata and rules, or even the schema."""
     content = wanted.content
     previous = store.latest(wanted.subject)
     if is_imported(store, wanted.subject):
@@ -70,7 +70,7 @@ def filled_in(store: Store, wanted: Registration) -> Registration:
 
 
 def registered(store: Store, wanted: Registration) -> SchemaVersion | None:
-    """The version that says the same already: nothing needs to be written."""
+    """Return the version that is already equal to the request: nothing needs to be written."""
     if wanted.version > 0:
         known = store.version(wanted.subject, wanted.version)
         is_same = known is not None and known.content == wanted.content and wanted.id in (-1, known.id)
@@ -80,7 +80,7 @@ def registered(store: Store, wanted: Registration) -> SchemaVersion | None:
 
 
 def register(store: Store, wanted: Registration) -> Decision:
-    """The content is canonical, checked, and compatible."""
+    """Register content that is canonical, checked, and compatible."""
     subject, content = wanted.subject, wanted.content
     context = names.context_of(subject)
     number = _next_version(store, subject)
@@ -90,7 +90,7 @@ def register(store: Store, wanted: Registration) -> Decision:
         number = wanted.version
     if number > _VERSION_MAX:
         raise errors.not_permitted(
-            f"Subject {subject} has version {_VERSION_MAX}, and none may follow it: delete that version permanently"
+            f"Subject {subject} has version {_VERSION_MAX}, the highest possible: delete that version permanently"
         )
     schema_id = _id_for(store, context, wanted)
     taken = store.content_by_id(context, schema_id)
@@ -105,7 +105,7 @@ def register(store: Store, wanted: Registration) -> Decision:
     if context != names.DEFAULT_CONTEXT and context not in store.named_contexts:
         written.append(records.context_record(context))
     for old in store.versions(subject, deleted=True):
-        # The schema was deleted and comes back: one version has it, not two.
+        # The schema was soft-deleted and is registered again: only one version may have it.
         is_replaced = old.deleted and old.id == schema_id and old.version < number
         if is_replaced and not store.referrers(subject, old.version, deleted=True):
             written += store.tombstones(old.key)
@@ -114,7 +114,7 @@ def register(store: Store, wanted: Registration) -> Decision:
 
 
 def _id_for(store: Store, context: str, wanted: Registration) -> int:
-    """The id that the request names, that the same schema has, or the next one."""
+    """Return the id of the request, of the same schema if it is registered, or the next one."""
     if wanted.id >= 0:
         if wanted.id > IMPORTED_ID_MAX and store.content_by_id(context, wanted.id) is None:
             raise errors.not_permitted(
@@ -127,7 +127,7 @@ def _id_for(store: Store, context: str, wanted: Registration) -> int:
     following = store.next_id(context)
     if following is None:
         raise errors.store_failed(
-            f"Error while registering the schema: all ids of the context {context} are given; use another context"
+            f"Error while registering the schema: all ids of the context {context} are in use; use another context"
         )
     return following
 
@@ -178,7 +178,7 @@ def delete_subject(store: Store, subject: str, *, permanent: bool) -> Decision:
 
 
 def _permanently(store: Store, versions: list[SchemaVersion]) -> list[Record]:
-    """Tombstones. An id stays given when its schema is gone: where it was the highest, a record remembers it."""
+    """Return tombstones. An id stays used when its schema is deleted: if it was the highest one, a record stores it."""
     written: list[Record] = []
     for context in dict.fromkeys(names.context_of(version.subject) for version in versions):
         highest = store.highest_id(context)
@@ -287,7 +287,7 @@ def check_readable(written: list[Record]) -> None:
 
 
 def is_kept(store: Store, written: list[Record]) -> bool:
-    """Whether the state holds what these records say: they have been applied, and nothing was written after them."""
+    """Whether the state agrees with these records: they were applied, and no later record changed the same keys."""
     last = {record.key: record.value for record in written}
     return all(_is_held(store, records.key_of(key), value) for key, value in last.items())
 
@@ -309,7 +309,7 @@ def _is_held(store: Store, key: Key, value: bytes | None) -> bool:
 
 
 def undo(store: Store, written: list[Record]) -> list[Record]:
-    """After records that the readers skipped: what every key holds by the state, so that the log says the same."""
+    """Return records that restore the state's value of each key, after the readers skipped the given records."""
     undone: list[Record] = []
     for record in written:
         key = records.key_of(record.key)

@@ -1,4 +1,4 @@
-"""A broker without a feature is a broker without its line in the list: it starts, serves, and does not announce its APIs."""
+"""Each feature can be left out: without its line in the list, a broker starts, serves, and does not announce its APIs."""
 
 import importlib
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.unit.broker.compose.live_broker import ask, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 FOLDER = Path(features.__file__).parent
-#: Settings that turn every feature on that a setting turns on and that needs no other server.
+#: Settings that turn on all features that need a setting and no other server.
 SETTINGS = {"barnabas.inside.enable": "true", "barnabas.metrics.port": "0", "remote.log.storage.system.enable": "true"}
 LINK_APIS = {api_named(name).key for name in ("CreateLink", "DescribeLinks", "AlterLink", "DeleteLink")}
 

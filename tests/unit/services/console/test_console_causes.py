@@ -1,4 +1,4 @@
-"""Why a lag grows: each cause from what was seen of a group, and silence where there is nothing to say."""
+"""Causes of a growing lag: each from observations of a group, and none without a problem."""
 
 from dataclasses import replace
 
@@ -35,8 +35,8 @@ def test_group_without_members_reads_nothing() -> None:
 def test_open_transaction_holds_readers_back() -> None:
     held = seen(part(committed=95, stable_end=95))
     assert kinds(held) == ["open-transaction"]
-    told = replace(held, open_transactions={TopicPartition("t", 0): "producer 7"})
-    assert "producer 7" in causes(told)[0].sentence and "offset 95" in causes(told)[0].sentence
+    described = replace(held, open_transactions={TopicPartition("t", 0): "producer 7"})
+    assert "producer 7" in causes(described)[0].sentence and "offset 95" in causes(described)[0].sentence
 
 
 def test_reader_that_has_yet_to_come_to_the_open_transaction_is_not_held_by_it() -> None:
@@ -62,7 +62,7 @@ def test_member_that_commits_for_another_partition_is_not_blamed() -> None:
     assert kinds(seen(*all_still)) == ["member-does-not-poll"]
 
 
-def test_members_that_share_a_client_id_are_told_apart() -> None:
+def test_members_that_share_a_client_id_are_distinguished() -> None:
     group = seen(part(still_s=60.0, member_id="reader-1"), part(1, still_s=0.0, member_id="reader-2"))
     assert kinds(group) == ["member-does-not-poll"]
 
@@ -95,7 +95,7 @@ def test_group_slower_than_its_producers() -> None:
     assert kinds(seen(part(produced=None, consumed=50.0))) == []
 
 
-def test_growth_is_a_rate_over_seconds_and_starts_anew_after_a_gap_or_a_step_back() -> None:
+def test_growth_is_a_rate_over_seconds_and_restarts_after_a_gap_or_a_decrease() -> None:
     growth: Growth[str] = Growth(rate_s=5.0)
     growth.note("a", 100, 0.0)
     assert growth.rate("a") is None and growth.still_s("a") == 0

@@ -1,4 +1,4 @@
-"""Commits of thousands of groups, and what their lags come to."""
+"""Commits of thousands of groups, and the sums of their lags."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_groups_that_read_the_same_share_it_until_they_are_gone() -> None:
     assert commits.of_topic("a") == {}
 
 
-def test_who_was_asked_longest_ago_comes_first_and_only_changes_count_as_moves() -> None:
+def test_group_requested_longest_ago_comes_first_and_only_changes_count_as_moves() -> None:
     commits = Commits()
     for group in ("a", "b"):
         commits.note(group, {Tp("t", 0): 1}, 1.0)
@@ -53,7 +53,7 @@ def test_who_was_asked_longest_ago_comes_first_and_only_changes_count_as_moves()
 
 
 @pytest.mark.parametrize(("values", "is_still"), [([5, 5, 5], True), ([5, 5, 6], False), ([5], False)])
-def test_what_was_looked_at_for_long_and_has_not_moved_stands_still(values: list[int], is_still: bool) -> None:
+def test_offset_observed_for_long_without_a_change_counts_as_still(values: list[int], is_still: bool) -> None:
     growth: Growth[str] = Growth()
     for number, value in enumerate(values):
         growth.note("p", value, number * 6.0)

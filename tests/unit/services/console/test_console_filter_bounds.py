@@ -15,7 +15,7 @@ def test_lists_in_lists_in_lists_are_counted(macro: str, monkeypatch: pytest.Mon
     evaluate = compiled(f"value.{macro}")
     with pytest.raises(CannotSay, match="more than 100 elements"):
         evaluate({"value": list(range(30))})
-    # Each record has the whole bound to itself.
+    # Each record has the whole budget.
     for _ in range(3):
         evaluate({"value": [1, 2, 3]})
 
@@ -81,7 +81,7 @@ def test_an_expression_has_so_much_time_for_a_record(monkeypatch: pytest.MonkeyP
         ("value.text.contains('z')", False),
     ],
 )
-def test_what_is_usual_stays_within_the_bounds(expression: str, is_true: bool) -> None:
+def test_usual_expressions_stay_within_the_bounds(expression: str, is_true: bool) -> None:
     evaluate = compiled(expression)
     assert evaluate({"value": {"text": "hello", "number": 7, "list": list(range(1_000))}}) is is_true
 

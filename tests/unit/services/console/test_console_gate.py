@@ -1,4 +1,4 @@
-"""Requests that other sites make a browser send, and the headers that bind the page."""
+"""Requests that other sites make a browser send, and the page's security headers."""
 
 import asyncio
 from typing import Any
@@ -59,7 +59,7 @@ def test_a_request_without_a_name_is_refused() -> None:
     assert ask("GET", "/", {})[0] == 421
 
 
-def test_where_people_sign_in_any_name_may_be_the_consoles() -> None:
+def test_with_sign_in_every_host_name_is_served() -> None:
     sasl = {"security.protocol": "SASL_SSL"}
     assert ask("GET", "/", {"host": "kafka.example"}, properties=sasl, host="0.0.0.0", certificate="c")[0] == 200
 

@@ -53,7 +53,7 @@ def test_another_process_does_not_take_the_cookie(some: Sessions[str]) -> None:
     assert other.of_cookie(cookie) is None
 
 
-def test_a_session_that_nobody_uses_ends(some: Sessions[str], clock: Clock, ended: list[str]) -> None:
+def test_an_unused_session_ends(some: Sessions[str], clock: Clock, ended: list[str]) -> None:
     cookie = some.cookie_of(some.begin("alice", "client"))
     clock.now_s += IDLE_S - 1
     assert some.of_cookie(cookie) is not None
@@ -103,7 +103,7 @@ def test_all_sessions_together_are_bounded(some: Sessions[str], monkeypatch: pyt
         some.begin("user-3", "client")
 
 
-def test_what_a_session_holds_does_not_show(some: Sessions[str]) -> None:
+def test_repr_of_a_session_does_not_show_its_account(some: Sessions[str]) -> None:
     session = some.begin("alice", "the-secret-client")
     assert "the-secret-client" not in repr(session)
     assert session.csrf_token not in repr(session)

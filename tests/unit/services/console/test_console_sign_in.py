@@ -1,4 +1,4 @@
-"""What people sign in with."""
+"""Credentials for signing in."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_a_key_alone_is_a_mistake() -> None:
     [(None, None, None), ("alice", "", None), ("", "x", None), (1, "x", None), ("a", {}, None), ("a" * 300, "x", None),
      ("a", "x" * 20_000, None), (None, None, "no token"), (None, None, "a\x01b"), (None, None, ["a"])],
 )  # fmt: skip
-def test_what_are_no_credentials(given: tuple[Any, Any, Any]) -> None:
+def test_invalid_credentials_are_refused(given: tuple[Any, Any, Any]) -> None:
     with pytest.raises(Refusal) as caught:
         credentials_of(*given)
     assert caught.value.status == 400
@@ -66,7 +66,7 @@ def test_secrets_do_not_show() -> None:
     assert "pass-word" not in shown and token not in shown
 
 
-def test_a_token_tells_its_user_and_its_end() -> None:
+def test_a_token_contains_its_user_and_its_end() -> None:
     lasting = credentials_of(None, None, encode_unsecured({"sub": "bob", "exp": 1e12}))
     assert (lasting.user, lasting.lifetime_s is not None) == ("bob", True)
     assert credentials_of(None, None, encode_unsecured({"sub": "bob", "exp": 1.0})).lifetime_s == 0

@@ -1,4 +1,4 @@
-"""The name of a file of records: a part of an answer's head that whoever asks can choose."""
+"""The file name of an export: a part of the response headers that a client can choose."""
 
 import pytest
 

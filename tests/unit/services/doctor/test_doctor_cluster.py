@@ -81,7 +81,7 @@ def test_missing_controller_is_an_error(controller: int) -> None:
     assert found(view)["no-controller"].severity is Severity.ERROR
 
 
-def test_versions_that_differ_name_who_has_which() -> None:
+def test_differing_versions_are_reported_with_their_brokers() -> None:
     view = replace(healthy(), brokers={**healthy().brokers, 3: replace(HEALTHY, versions={0: (0, 9)})})
     assert "1, 2 | 3" in found(view)["versions-differ"].message
 
@@ -93,13 +93,13 @@ def test_partition_without_a_leader_is_an_error_that_names_the_missing_broker() 
     assert "partitions-under-replicated" not in findings
 
 
-def test_broker_that_is_down_comes_before_what_it_causes() -> None:
+def test_broker_that_is_down_comes_before_the_problems_that_it_causes() -> None:
     """Doctor once began with `__transaction_state`, and advised to restart everything with fewer replicas."""
     factors = {"offsets.topic.replication.factor": "3", "transaction.state.log.replication.factor": "3"}
     alive = {number: BROKERS[number] for number in (1, 2)}
-    told = replace(HEALTHY, settings=factors)
+    reported = replace(HEALTHY, settings=factors)
     led = topic(isr=(1,))
-    view = replace(healthy(), image=image(led, brokers=alive), brokers=dict.fromkeys(alive, told))
+    view = replace(healthy(), image=image(led, brokers=alive), brokers=dict.fromkeys(alive, reported))
     first, *others = in_order(examine(view))
     assert (first.check, first.subject, first.severity) == ("broker-down", "broker 3", Severity.ERROR)
     assert "start it" in first.advice
@@ -136,7 +136,7 @@ def test_single_broker_cannot_have_more_replicas() -> None:
     assert found(replace(healthy(), image=alone)) == {}
 
 
-def test_offline_and_nearly_full_and_short_lived_directories_are_told_apart() -> None:
+def test_offline_and_nearly_full_and_short_lived_directories_have_different_findings() -> None:
     directories = {
         1: (DirView("/a", "KAFKA_STORAGE_ERROR"),),
         2: (DirView("/b", "", 100 * GIB, 2 * GIB),),
@@ -171,7 +171,7 @@ def test_internal_topic_that_needs_more_brokers_than_there_are_is_an_error() -> 
     finding = found(view)["internal-topic-impossible"]
     assert finding.severity is Severity.ERROR
     assert "offsets.topic.replication.factor=9" in finding.message
-    assert finding.means == "consumer groups wait"
+    assert finding.means == "consumer groups do not work"
     assert (
         found(replace(view, image=image(topic("__consumer_offsets")))).keys().isdisjoint({"internal-topic-impossible"})
     )
@@ -194,13 +194,13 @@ def test_zookeeper_that_no_broker_reaches_is_an_error_and_one_cut_off_broker_is_
 
 
 def test_zookeeper_that_is_away_is_away_since_the_first_broker_lost_it() -> None:
-    told = {1: "zk:2181 has not answered since 2026-11-16T05:47:43Z; x", 2: "since 2026-11-16T05:47:41Z", 3: "gone"}
-    assert found(seen_by(told))["zookeeper-unreachable"].as_json()["since"] == "2026-11-16T05:47:41Z"
+    reported = {1: "zk:2181 has not answered since 2026-11-16T05:47:43Z; x", 2: "since 2026-11-16T05:47:41Z", 3: "gone"}
+    assert found(seen_by(reported))["zookeeper-unreachable"].as_json()["since"] == "2026-11-16T05:47:41Z"
 
 
 def test_zookeeper_that_only_we_cannot_reach_is_a_note() -> None:
-    told = {broker: replace(HEALTHY, zookeeper_ms=3.0) for broker in BROKERS}
-    view = replace(healthy(), brokers=told, zookeeper=ZooKeeperView("zk:2181", trouble="firewall"))
+    reported = {broker: replace(HEALTHY, zookeeper_ms=3.0) for broker in BROKERS}
+    view = replace(healthy(), brokers=reported, zookeeper=ZooKeeperView("zk:2181", trouble="firewall"))
     assert found(view)["zookeeper-not-asked"].severity is Severity.NOTE
     unasked = replace(view, brokers=healthy().brokers)
     assert found(unasked)["zookeeper-not-asked"].severity is Severity.WARNING
@@ -216,17 +216,19 @@ def test_registrations_are_held_beside_the_metadata() -> None:
     }
 
 
-def test_brokers_that_name_another_controller_are_told_of() -> None:
+def test_brokers_that_name_another_controller_are_reported() -> None:
     brokers = {**healthy().brokers, 3: replace(HEALTHY, controller_id=2)}
     assert "broker 3: 2" in found(replace(healthy(), brokers=brokers))["controller-disputed"].message
 
 
-def test_token_is_told_of_in_the_last_tenth_of_its_life() -> None:
+def test_token_is_reported_in_the_last_tenth_of_its_life() -> None:
     fresh = TokenView("t", "User:a", issued_ms=999_000, ends_ms=1_600_000, max_ms=9_000_000)
     assert found(replace(healthy(), tokens=(fresh,))) == {}
     late = replace(fresh, issued_ms=0, ends_ms=1_050_000)
     assert "renew it" in found(replace(healthy(), tokens=(late,)))["token-ends"].advice
-    assert "make a new one" in found(replace(healthy(), tokens=(replace(late, max_ms=1_050_000),)))["token-ends"].advice
+    assert (
+        "create a new one" in found(replace(healthy(), tokens=(replace(late, max_ms=1_050_000),)))["token-ends"].advice
+    )
 
 
 def test_every_error_and_warning_says_what_it_means_for_clients() -> None:

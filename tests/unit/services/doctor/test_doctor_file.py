@@ -95,7 +95,7 @@ def test_min_insync_replicas_is_held_against_the_replication_factor(replicas: st
     assert check in found({"default.replication.factor": replicas, "min.insync.replicas": in_sync})
 
 
-def test_transaction_log_with_fewer_copies_than_its_min_isr_is_told_of() -> None:
+def test_transaction_log_with_fewer_copies_than_its_min_isr_is_reported() -> None:
     wrong = found({"transaction.state.log.replication.factor": "1"})["min-isr-above-replicas"]
     assert "transaction.state.log.min.isr=1" in wrong.advice
 
@@ -143,7 +143,7 @@ def test_zookeeper_hosts_have_the_default_port_and_no_path() -> None:
     assert zookeeper_hosts("a:1, b ,[::1]:3/x/y") == [("a", 1), ("b", 2181), ("::1", 3)]
 
 
-def test_worst_is_said_first_and_nothing_twice() -> None:
+def test_most_severe_finding_comes_first_and_none_twice() -> None:
     note = Finding(Severity.NOTE, "n", "f", "m", "a")
     error = Finding(Severity.ERROR, "e", "f", "m", "a")
     assert in_order([note, error, note]) == [error, note]

@@ -33,7 +33,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("looks")
-def test_watching_tells_each_change_once() -> None:
+def test_watching_prints_each_change_once() -> None:
     result = CliRunner().invoke(app, ["doctor", "--bootstrap-server", "localhost:1", "--watch", "1"])
     assert result.exit_code == 130
     lines = [re.sub(r"^20.*Z$", "(time)", line) for line in result.stdout.splitlines()]

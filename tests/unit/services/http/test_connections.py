@@ -1,4 +1,4 @@
-"""Which connection has to go when there are too many: never one that is being served, and an idle one before any other."""
+"""Which connection is closed when there are too many: never one that is being served, and an idle one before any other."""
 
 import time
 

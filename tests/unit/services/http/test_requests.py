@@ -1,4 +1,4 @@
-"""Bodies, origins and peers: what every service checks before it looks at a request."""
+"""Bodies, origins and peers: checks that every service makes before it handles a request."""
 
 import asyncio
 from typing import Any

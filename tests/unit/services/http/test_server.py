@@ -1,4 +1,4 @@
-"""The server on real sockets: heads and bodies that come slowly, many idle connections, clients that do not read."""
+"""The server on real sockets: slow headers and bodies, many idle connections, clients that do not read."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def _application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the peer's address, after the body unless the path says so."""
+    """Answers with the peer's address, after the body unless the path says otherwise."""
     while scope["path"] != "/early" and (await receive()).get("more_body"):
         pass
     size = int(scope["path"].removeprefix("/size/")) if scope["path"].startswith("/size/") else 0
@@ -84,7 +84,7 @@ def connect(service: _Service, first: bytes = b"") -> socket.socket:
 
 
 def answer(peer: socket.socket) -> bytes:
-    """The bytes up to a whole small answer, or to the end."""
+    """Return the bytes up to a whole small answer, or to the end."""
     data = b""
     while b"127.0.0.1" not in data:
         part = peer.recv(4096)
@@ -107,7 +107,7 @@ def is_closed(peer: socket.socket, within_s: float = DEADLINE_S) -> bool:
 
 
 def drip(peer: socket.socket, data: bytes, pause_s: float = 0.05) -> bool:
-    """Send byte by byte; whether the server ended the connection meanwhile."""
+    """Send byte by byte; return whether the server closed the connection meanwhile."""
     for at in range(len(data)):
         try:
             peer.sendall(data[at : at + 1])

@@ -79,7 +79,7 @@ def test_referenced_type_is_written_by_name_but_types_within_it_in_full() -> Non
     )
 
 
-def test_normalized_text_orders_properties_and_drops_what_says_nothing() -> None:
+def test_normalized_text_orders_properties_and_drops_insignificant_ones() -> None:
     decimal = {"type": "bytes", "zz": 1, "scale": 2, "precision": 4, "logicalType": "decimal", "aa": {"d": 1, "c": 2}}
     field = {"name": "f", "type": decimal, "order": "ascending", "y": 1, "x": 2, "aliases": ["q", "p"]}
     double = {"name": "g", "type": "double", "default": 0}

@@ -269,7 +269,7 @@ def why(before: Any, after: Any, **more: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("before", "after", "said"), RULES, ids=[said for _, _, said in RULES])
-def test_change_is_told(before: Any, after: Any, said: str) -> None:
+def test_change_is_reported(before: Any, after: Any, said: str) -> None:
     assert changes(before, after) == said.split("; ")
 
 

@@ -89,7 +89,7 @@ RULES = [
     (msg("int32 a = 1;"), msg("oneof o { sint32 a = 1; }"), "ONEOF_ADDED #/M/o; FIELD_SCALAR_KIND_CHANGED #/M/o/1"),
 ]
 
-#: Changes that are none.
+#: Insignificant changes.
 SAME = [
     (msg("int32 a = 1;"), msg("int64 a = 1;")),
     (msg("bool a = 1;"), msg("uint32 a = 1;")),
@@ -110,7 +110,7 @@ def changes(before: ProtobufSchema, after: ProtobufSchema) -> list[str]:
 
 
 @pytest.mark.parametrize(("before", "after", "said"), RULES, ids=[said for _, _, said in RULES])
-def test_change_is_told_and_breaks_readers_unless_the_table_says_not(before: str, after: str, said: str) -> None:
+def test_change_is_reported_and_breaks_readers_unless_the_table_says_not(before: str, after: str, said: str) -> None:
     assert changes(schema(before), schema(after)) == said.split("; ")
     reasons = incompatibilities(schema(after), schema(before))
     broken = [part.split()[0] for part in said.split("; ") if part.split()[0] not in proto_compatibility.COMPATIBLE]
@@ -119,7 +119,7 @@ def test_change_is_told_and_breaks_readers_unless_the_table_says_not(before: str
 
 
 @pytest.mark.parametrize(("before", "after"), SAME)
-def test_change_that_is_none(before: str, after: str) -> None:
+def test_insignificant_change_is_not_reported(before: str, after: str) -> None:
     assert changes(schema(before), schema(after)) == []
 
 

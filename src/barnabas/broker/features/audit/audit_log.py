@@ -1,7 +1,7 @@
-"""The audit log: who asked for which change, and what was denied to whom. A JSON object a line: no name can forge one.
+"""The audit log of requested changes and denied requests. It has one JSON object per line, so that no name can forge a line.
 
-Owner: the event loop; a thread writes. Lines wait for the thread for a moment; where more come than it can write, the rest is
-counted and the count is written. Files rotate by size. Kafka's own line about a denial goes to `kafka.authorizer.logger`, too.
+Owner: the event loop; a thread writes. Lines are queued for the thread; if more arrive than it can write, the surplus is
+dropped and the log states how many. Files rotate by size. Kafka's own line about a denial goes to `kafka.authorizer.logger`.
 """
 
 import json
@@ -22,7 +22,7 @@ from barnabas.wire.versions import api_named
 log = logging.getLogger(__name__)
 kafka_log = logging.getLogger("kafka.authorizer.logger")
 
-#: What changes something that others see, or that lasts.
+#: Requests that change something lasting, or something that other clients can see.
 CHANGES: Final = frozenset(
     api_named(name).key
     for name in (
@@ -50,17 +50,17 @@ CHANGES: Final = frozenset(
         "DeleteLink",
     )
 )
-#: Fields that say what a request is about. Values, passwords and keys are in none of them.
+#: Fields that identify what a request is about. They contain no values, passwords or keys.
 _NAMES: Final = frozenset(
     {"name", "resource_name", "group_id", "groups_names", "topic_names", "topic", "user", "owner_principal_name",
      "principal", "principal_filter", "resource_name_filter", "entity_name", "feature"}
 )  # fmt: skip
-#: How many names one line lists, and how many characters of each: clients choose them.
+#: Limits for the names in one line: clients choose their number and length.
 NAMES_MAX: Final = 100
 CHARACTERS_MAX: Final = 300
-#: Lines that wait for the disk.
+#: Limit of the queue for the disk.
 WAITING_MAX: Final = 10_000
-#: Files that are kept besides the current one.
+#: Rotated files to keep, besides the current one.
 FILES_KEPT: Final = 10
 
 
@@ -99,7 +99,7 @@ class AuditLog:
         )
 
     def changed(self, call: Call, request: object, response: object) -> None:
-        """A request that was meant to change something has its answer."""
+        """Record the answer to a request that changes something."""
         errors = sorted({ErrorCode(code).name for code in _errors(response) if code})
         names = list(
             dict.fromkeys(name[:CHARACTERS_MAX] for _, name in zip(range(NAMES_MAX), _names(request), strict=False))
@@ -121,7 +121,7 @@ class AuditLog:
             "request": call.api.name,
             **more,
         }
-        # ASCII: what moves a terminal's cursor is escaped as well.
+        # ASCII only: this escapes control characters, which could move the cursor of a terminal.
         self._waiting.append(json.dumps(entry, ensure_ascii=True))
         if not self._is_writing:
             self._is_writing = True
@@ -139,7 +139,7 @@ class AuditLog:
                 data = ("\n".join(lines) + "\n").encode("ascii")
                 await self._on_thread(lambda data=data: self._write(data))  # type: ignore[misc]
         except OSError as error:
-            log.error("the audit log %s cannot be written: %s", self.path, error)
+            log.error("[audit] cannot write %s, entries are lost until it is writable: %s", self.path, error)
         finally:
             self._is_writing = False
 

@@ -1,4 +1,4 @@
-"""The audit log of a broker: on with `barnabas.audit.log`."""
+"""The audit log of a broker, enabled by `barnabas.audit.log`."""
 
 from barnabas.broker.features.audit.audit_log import AuditLog
 from barnabas.broker.parts.feature import Feature, Host, Plugin

@@ -1,6 +1,6 @@
-"""The inside of a broker as JSON, beside its metrics: what it knows and no request of Kafka's protocol tells.
+"""The internal state of a broker as JSON, next to its metrics: details that Kafka's protocol does not report.
 
-`barnabas.inside.enable` turns it on. Each view is a function that makes plain values of objects that exist for other
-reasons: a broker that nobody looks into pays nothing. Answers are bounded, and say how much they leave out. They hold
-no records and no secrets. `routes` has the table of views; docs/metrics.md describes them.
+`barnabas.inside.enable` turns it on. Each view is a function that reads existing objects, so that a broker without
+viewers has no extra cost. Answers are bounded, and say how much they leave out. They contain no records and no
+secrets. `routes` has the table of views; docs/metrics.md describes them.
 """

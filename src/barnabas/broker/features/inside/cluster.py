@@ -1,4 +1,4 @@
-"""What this broker knows of the cluster: the controller's decisions, and the transactions that it coordinates."""
+"""This broker's view of the cluster: the controller's decisions, and the transactions that this broker coordinates."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,12 +9,12 @@ from barnabas.broker.transactions.state import NO_TIME, Transaction, Transaction
 
 TRANSACTIONS_MAX: Final = 300
 PARTITIONS_MAX: Final = 20
-#: What one wants to see first: what is open or being ended.
+#: States to list first: transactions that are open or ending.
 _ORDER: Final = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 def decisions(controller: Controller) -> dict[str, Any]:
-    """The oldest first. Only what this broker decided, or noticed: another controller has its own."""
+    """List decisions, the oldest first. Each controller knows only those that it made itself."""
     return {
         "controller": controller.controller_id,
         "is_controller": controller.is_active,
@@ -33,7 +33,7 @@ def decisions(controller: Controller) -> dict[str, Any]:
 
 
 def transactions(machines: Mapping[int, TransactionMachine], *, now_ms: int) -> dict[str, Any]:
-    """Those that this broker coordinates: the open ones first, then the ones that changed last."""
+    """List the transactions that this broker coordinates: the open ones first, then the most recently changed."""
     known = [(partition, each) for partition, machine in machines.items() for each in machine.transactions.values()]
     known.sort(key=lambda entry: (entry[1].state not in _ORDER, -entry[1].update_ms))
     return {

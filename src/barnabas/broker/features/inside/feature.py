@@ -1,4 +1,4 @@
-"""The views of `/inside`: on with `barnabas.inside.enable`."""
+"""The views of `/inside`, enabled by `barnabas.inside.enable`."""
 
 from barnabas.broker.parts.feature import Feature, Host, Plugin
 

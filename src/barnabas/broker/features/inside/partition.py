@@ -1,4 +1,4 @@
-"""One replica as this broker has it: where its log begins and ends, who follows, which files there are."""
+"""One replica on this broker: the bounds of its log, its followers, its files."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -11,14 +11,14 @@ from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.producer_entry import ProducerEntry
 from barnabas.broker.storage.segment import Segment
 
-#: The last ones of each.
+#: Limits of the lists; the last entries are shown.
 SEGMENTS_MAX: Final = 100
 EPOCHS_MAX: Final = 50
 PRODUCERS_MAX: Final = 200
 
 
 def replica(partition: Partition, *, now_ms: int) -> dict[str, Any]:
-    """All but the files, which `segments` looks up."""
+    """Return everything except the files, which `segments` looks up."""
     machine, log = partition.machine, partition.log
     view: dict[str, Any] = {
         "topic": partition.tp.topic,
@@ -71,24 +71,24 @@ def _follower(follower: FollowerPosition, log: Log, now_ms: int) -> dict[str, An
         "log_start": follower.log_start if is_known else None,
         "log_end": follower.log_end if is_known else None,
         "lag_records": lag,
-        # Since it last had all that the leader had; nothing where it has it now.
+        # Time since the follower last had the leader's whole log; 0 if it has it now.
         "lag_ms": 0 if lag == 0 else _since(follower.last_caught_up_ms, now_ms),
         "last_fetch_ms_ago": _since(follower.last_fetch_ms, now_ms),
     }
 
 
 def _since(at_ms: int, now_ms: int) -> int | None:
-    """0 stands for never."""
+    """Milliseconds since a time; None for 0, which stands for never."""
     return max(0, now_ms - at_ms) if at_ms else None
 
 
 def last_segments(log: Log) -> list[Segment]:
-    """On the event loop; `segments` may then look up their files on a thread."""
+    """Return the newest segments. Runs on the event loop; `segments` may then look up their files on a thread."""
     return list(log.segments)[-SEGMENTS_MAX:]
 
 
 def segments(last: Sequence[Segment], disk: Disk) -> list[dict[str, Any]]:
-    """Blocking: asks the disk how large the files are. A file may have gone meanwhile, or may not be there yet."""
+    """Look up file sizes; blocks on the disk. A file may have been deleted meanwhile, or not created yet."""
     return [
         {
             "base_offset": segment.base_offset,
@@ -111,7 +111,7 @@ def _size(disk: Disk, path: str) -> int | None:
 
 
 def producers(log: Log, *, now_ms: int) -> dict[str, Any]:
-    """Those with an open transaction first, then the ones that wrote last."""
+    """List producers: those with an open transaction first, then the most recent writers."""
     known = log.producers.producers
     order = sorted(known.values(), key=lambda each: (each.txn_first_offset is None, -each.last_timestamp))
     return {

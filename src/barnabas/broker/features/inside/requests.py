@@ -1,4 +1,4 @@
-"""Requests: those that wait and what for, and the last ones that were answered with the times of their stages."""
+"""Requests: those that are waiting (and for what), and the most recently answered ones with the times of their stages."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -13,12 +13,12 @@ from barnabas.broker.server.connection import Connection
 from barnabas.broker.server.pipeline import Pipeline
 
 WAITING_MAX: Final = 300
-#: Of each API: a broker that answers thousands of Fetches a second still shows its last JoinGroup.
+#: Limit per API, so that thousands of Fetches a second do not push out the last JoinGroup.
 KEPT_PER_API: Final = 40
-#: Nobody has asked for so long: nothing is kept any more.
+#: The trace stops if no client has asked for it for this long.
 WANTED_S: Final = 15.0
 
-#: What a request waits for that is in no purgatory.
+#: Conditions of requests that are not in a purgatory.
 _CONDITIONS: Final = {
     "JoinGroup": "the other members of the group",
     "SyncGroup": "the assignment of the group's leader",
@@ -31,7 +31,7 @@ _CONDITIONS: Final = {
 
 
 def waiting(connections: Iterable[Connection], hosted: HostedPartitions, *, now_s: float) -> dict[str, Any]:
-    """Every request without an answer, the oldest first. What waits and is no client's is this broker's own."""
+    """List all unanswered requests, the oldest first, and delayed operations of the broker itself."""
     calls = [call for each in connections for call in each.in_flight if call.parts is None]
     calls.sort(key=lambda call: call.started_s)
     purgatories = (hosted.produce_purgatory, hosted.fetch_purgatory, hosted.delete_records_purgatory)
@@ -57,7 +57,7 @@ def _waiting(call: Call, now_s: float) -> dict[str, Any]:
 
 
 def _own(purgatory: Purgatory, calls: Iterable[Call]) -> list[dict[str, Any]]:
-    """What coordinators have written and wait for. Nobody asks what waits beyond the first few."""
+    """List what the coordinators' own writes wait for, limited like the rest of the view."""
     of_clients = {id(call.waits_in) for call in calls}
     own = (each for each in islice(purgatory, WAITING_MAX) if id(each) not in of_clients)
     return [each.waits_for() for each in own]
@@ -76,7 +76,7 @@ def _sender(call: Call) -> dict[str, Any]:
 
 
 class RequestTrace:
-    """The last requests of each API, kept only while somebody asks for them. Owner: the event loop."""
+    """The last requests of each API, recorded only while a client asks for them. Owner: the event loop."""
 
     def __init__(self, pipeline: Pipeline, timers: Timers, now_ms: Callable[[], int]) -> None:
         self._pipeline = pipeline
@@ -87,7 +87,7 @@ class RequestTrace:
         self._end: Timer | None = None
 
     def view(self, api: str | None) -> dict[str, Any]:
-        """Begins to keep them, if nobody has asked lately: the first answer is empty."""
+        """Return the recorded requests, and start recording if it was off: then the answer is empty."""
         was_on = self._end is not None
         if self._end is not None:
             self._end.cancel()

@@ -1,4 +1,4 @@
-"""Which path shows which view."""
+"""The table of paths and views."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -50,7 +50,7 @@ class InsideRoutes:
         }
 
     async def _broker(self, query: Query) -> Document:
-        """Who answers here: a console finds the broker of an address by it."""
+        """Identify this broker: a console finds out which broker is at an address."""
         context = self._context
         partitions = list(context.replicas)
         return {

@@ -1,6 +1,6 @@
-"""One znode through this broker's session: its data as JSON, its children, who owns it, and what this broker watches of it.
+"""One znode, read through this broker's session: its data as JSON, its children, its owner, and this broker's watches on it.
 
-Credentials never leave: of what ZooKeeper shows to brokers alone (`paths.is_sensitive`), only names are told.
+Credentials stay hidden: of znodes that only brokers may read (`paths.is_sensitive`), only names are shown.
 """
 
 import json
@@ -14,22 +14,22 @@ from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost, SessionEx
 
 DATA_BYTES_MAX: Final = 64 * 1024
 CHILDREN_MAX: Final = 1_000
-#: In the place of each value that is not shown.
+#: Replaces each value that is not shown.
 HIDDEN: Final = "(hidden)"
 
 
 async def znode(session: ZooKeeperSession, path: str) -> dict[str, Any]:
-    """:raises Unanswered: where there is none, or ZooKeeper is away."""
+    """:raises Unanswered: if the znode does not exist, or ZooKeeper is unreachable."""
     if not path.startswith("/") or (path != "/" and path.endswith("/")) or "//" in path or "\0" in path:
-        raise Unanswered(400, f"{path!r} is not the path of a znode: /brokers/ids is")
+        raise Unanswered(400, f"{path!r} is not the path of a znode: use a path such as /brokers/ids")
     if not session.is_connected:
-        # A request would wait for the connection, and whoever looks inside asks again in a second.
-        raise Unanswered(503, "ZooKeeper is away")
+        # A request would wait for the connection, but viewers ask again every second anyway.
+        raise Unanswered(503, "ZooKeeper is unreachable")
     watched = session.watches(path)
     try:
         found, listed = (await session.batch([Get(path), GetChildren(path)])).results
     except (SessionExpired, ConnectionLost) as error:
-        raise Unanswered(503, f"ZooKeeper is away: {error}") from error
+        raise Unanswered(503, f"ZooKeeper is unreachable: {error}") from error
     if found.code is ZkCode.NO_NODE:
         raise Unanswered(404, f"there is no znode {path}")
     if not found.ok or found.stat is None:
@@ -51,7 +51,7 @@ async def znode(session: ZooKeeperSession, path: str) -> dict[str, Any]:
 
 
 def _data(path: str, data: bytes | None) -> Any:
-    """JSON where it is JSON, else text; nothing of what is not text."""
+    """Decode JSON or text; show only the size of other data."""
     if not data:
         return None
     if len(data) > DATA_BYTES_MAX:
@@ -68,10 +68,10 @@ def _data(path: str, data: bytes | None) -> Any:
 
 
 def without_secrets(path: str, value: Any) -> Any:
-    """Of a sensitive znode the names remain: who sees `SCRAM-SHA-256` knows that there is a verifier, and no more."""
+    """Keep only names in a sensitive znode: the name `SCRAM-SHA-256` reveals that a credential exists, but nothing else."""
     if not paths.is_sensitive(path):
         return value
     if isinstance(value, dict):
         return {name: without_secrets(path, each) for name, each in value.items()}
-    # A small number is the version of the document.
+    # A small number is the document's version.
     return value if value is None or (isinstance(value, int) and 0 <= value < 100) else HIDDEN

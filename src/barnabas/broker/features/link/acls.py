@@ -1,9 +1,9 @@
-"""ACLs of the source, for the same principals here. Done by the broker that is controller. Owner: the event loop.
+"""Copies the source's ACLs for the same principals here. Runs on the controller. Owner: the event loop.
 
-Only entries about what lies wholly within the mirrored names come over (`coverage`): the source is a stranger, and must open
-nothing else of this cluster. Only an entry that the link itself added goes when it goes at the source: an entry that was here
-before is this cluster's own. What a link added is written down in ZooKeeper before it is added, so that a controller that dies
-in between leaves no entry that nobody removes.
+Only entries about resources wholly within the mirrored names are copied (`coverage`): the source is not trusted, and must not
+grant access to anything else in this cluster. Only entries that the link itself added are removed when they disappear at the
+source: entries that existed before belong to this cluster. The link records an entry in ZooKeeper before it adds it, so that
+after a crash of the controller no entry is forgotten.
 """
 
 import logging
@@ -22,7 +22,7 @@ from barnabas.client.admin.acls import Ace, describe_acls
 log = logging.getLogger(__name__)
 
 _COPIED: Final = (AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.TRANSACTIONAL_ID)
-#: Entries that one link adds: a source must not fill ZooKeeper.
+#: Limit of entries that one link adds: a source must not fill ZooKeeper.
 ENTRIES_MAX: Final = 10_000
 _NO_ENTRIES: Final[frozenset[Entry]] = frozenset()
 
@@ -31,40 +31,40 @@ class AclCopier:
     def __init__(
         self, store: Callable[[], AclStore | None], links: LinkStore, *, is_active: Callable[[], bool]
     ) -> None:
-        """`store` answers None where no authorizer is configured. `links` remembers what each link added."""
+        """`store` returns None if no authorizer is configured. `links` records which entries each link added."""
         self._store = store
         self._links = links
         self._is_active = is_active
-        #: What the source had at the last turn of this controller, by link.
+        #: The source's entries as of this controller's last turn, by link.
         self._seen: dict[str, Bindings] = {}
-        #: Links whose last turn could not do everything.
+        #: Links whose last turn was incomplete.
         self._unfinished: set[str] = set()
 
     async def turn(self, link: Link) -> None:
         if not self._is_active():
-            self._seen.pop(link.name, None)  # another controller goes on from here
+            self._seen.pop(link.name, None)  # another controller continues
             return
         if not link.spec.acls or not link.runs or link.source is None:
             return
         store = self._store()
         if store is None:
             raise Refused(ErrorCode.SECURITY_DISABLED, "ACLs cannot be copied: this cluster has no authorizer")
-        there = await self._of_source(link)
-        if there == self._seen.get(link.name) and link.name not in self._unfinished:
+        at_source = await self._of_source(link)
+        if at_source == self._seen.get(link.name) and link.name not in self._unfinished:
             return
         added = await self._links.added_acls(link.name)
         problems: list[str] = []
-        copied = await self._add(link, store, there, added, problems)
-        problems += await self._remove(link, store, there, added)
+        copied = await self._add(link, store, at_source, added, problems)
+        problems += await self._remove(link, store, at_source, added)
         self._seen[link.name] = copied
         if problems:
             self._unfinished.add(link.name)
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(dict.fromkeys(problems[:5])))
         self._unfinished.discard(link.name)
-        log.info("link %s: ACLs of %d mirrored resources are those of the source", link.name, len(there))
+        log.info("[link %s] the ACLs of %d mirrored resources match the source", link.name, len(at_source))
 
     async def _of_source(self, link: Link) -> Bindings:
-        """The source's entries about what the link mirrors."""
+        """Return the source's entries about resources that the link mirrors."""
         assert link.source is not None
         found: Bindings = {}
         for described, entries in (await describe_acls(link.source.client)).items():
@@ -86,12 +86,12 @@ class AclCopier:
         return found
 
     async def _add(
-        self, link: Link, store: AclStore, there: Bindings, added: Bindings, problems: list[str]
+        self, link: Link, store: AclStore, at_source: Bindings, added: Bindings, problems: list[str]
     ) -> Bindings:
-        """What has been copied. `added` is kept up to date."""
+        """Add entries and return those that exist now. Updates `added`."""
         seen = self._seen.get(link.name, {})
-        copied = dict(there)
-        for pattern, entries in there.items():
+        copied = dict(at_source)
+        for pattern, entries in at_source.items():
             new = entries - seen.get(pattern, _NO_ENTRIES)
             if not new:
                 continue
@@ -103,16 +103,19 @@ class AclCopier:
                     await self._links.write_added_acls(link.name, pattern, mine)
                 if wanted:
                     await store.add(pattern, wanted)
-            except AclUpdateFailed as error:  # of this resource: other entries may keep somebody out
+            except (
+                AclUpdateFailed
+            ) as error:  # the other entries of this resource are still worth adding: they may deny access
                 problems.append(str(error))
                 copied[pattern] = entries & seen.get(pattern, _NO_ENTRIES)
         return copied
 
-    async def _remove(self, link: Link, store: AclStore, there: Bindings, added: Bindings) -> list[str]:
-        """What went wrong. Entries about names that the link does not mirror any more stay: they are this cluster's now."""
+    async def _remove(self, link: Link, store: AclStore, at_source: Bindings, added: Bindings) -> list[str]:
+        """Remove entries; return the problems. Entries about names that are no longer mirrored stay: this cluster owns them
+        now."""
         problems: list[str] = []
         for pattern, mine in list(added.items()):
-            gone = mine - there.get(pattern, _NO_ENTRIES)
+            gone = mine - at_source.get(pattern, _NO_ENTRIES)
             if not gone or not covers(link.spec, link.topics, pattern):
                 continue
             removed = await store.remove([_exactly(pattern, entry) for entry in gone])
@@ -124,7 +127,7 @@ class AclCopier:
 
 
 def _can_be_stored(pattern: ResourcePattern, entry: Ace) -> bool:
-    """A list with another entry could not be read, and would keep everybody out. UNKNOWN is of a newer cluster."""
+    """Whether the entry is valid. An unreadable list would deny access to everyone. UNKNOWN comes from a newer cluster."""
     try:
         check_creation(pattern, entry.principal)
     except Refused:

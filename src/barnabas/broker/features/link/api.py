@@ -1,7 +1,7 @@
-"""Links to other clusters: CreateLink, DescribeLinks, AlterLink, DeleteLink and RenewLeaderEpoch, v0 each. No KIP has them:
-their keys are far above Kafka's.
+"""Requests about links to other clusters: CreateLink, DescribeLinks, AlterLink, DeleteLink and RenewLeaderEpoch, each v0.
+No KIP defines them: their API keys are far above Kafka's.
 
-Any broker makes a change, by writing to ZooKeeper. Each tells how far the mirrors are that it leads: clients ask all of them.
+Any broker makes a change, by writing to ZooKeeper. Each broker reports the mirrors that it leads: clients ask all brokers.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ class LinksApi:
         self._context.require_cluster(call, AclOperation.ALTER)
         try:
             await self._alter(request)
-        except Malformed as error:  # not the request: a znode that somebody spoilt
+        except Malformed as error:  # a damaged znode, not the request
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
         return AlterLinkResponse()
 
@@ -73,7 +73,7 @@ class LinksApi:
             case "promote" | "promote-now":
                 await self._changes.promote(request.name, request.topic, now=request.action == "promote-now")
             case _:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"{request.action!r} is not something that links do")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"unknown action {request.action!r} for a link")
 
     @serves("DeleteLink", refusal())
     async def delete(self, call: Call, request: DeleteLinkRequest) -> ApiMessage:
@@ -83,7 +83,7 @@ class LinksApi:
 
     @serves("DescribeLinks", refusal())
     async def describe(self, call: Call, request: DescribeLinksRequest) -> ApiMessage:
-        # The other brokers ask, too: how far mirrors are that they do not lead.
+        # Other brokers ask as well, to find out how far mirrors have come that they do not lead.
         if not self._context.shows(call, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
             self._context.require_cluster(call, AclOperation.DESCRIBE)
         links = self._manager.links
@@ -130,7 +130,7 @@ class LinksApi:
                 if topic.partitions and (mirror.state.is_promoting or mirror.state is MirrorState.PROMOTED):
                     ended = await self._manager.store.partitions(link.name, name, topic.partition_count)
                     for partition in topic.partitions:
-                        _tell_end(partition, ended[partition.partition])
+                        _describe_end(partition, ended[partition.partition])
         return answer
 
     def _led_here(self, topic: str) -> list[int]:
@@ -148,7 +148,7 @@ class LinksApi:
             answer.high_watermark = partition.log.high_watermark
             answer.open_transactions = _open_transactions(partition.log.producers.producers)
         if replica is not None:
-            _tell_replica(answer, replica, self._context.clock.now_ms())
+            _describe_replica(answer, replica, self._context.clock.now_ms())
         return answer
 
     @serves("RenewLeaderEpoch", refusal())
@@ -168,7 +168,7 @@ def _open_transactions(producers: Mapping[int, ProducerEntry]) -> int:
     return sum(entry.txn_first_offset is not None for entry in producers.values())
 
 
-def _tell_replica(answer: DescribedMirrorPartition, replica: MirrorReplica, now_ms: int) -> None:
+def _describe_replica(answer: DescribedMirrorPartition, replica: MirrorReplica, now_ms: int) -> None:
     answer.state = "failed" if replica.error else "mirroring"
     answer.error = replica.error
     answer.source_offset = replica.source_end
@@ -182,8 +182,8 @@ def _tell_replica(answer: DescribedMirrorPartition, replica: MirrorReplica, now_
     ]
 
 
-def _tell_end(answer: DescribedMirrorPartition, known: MirrorPartition) -> None:
-    """Of a mirror that ended: how far it got."""
+def _describe_end(answer: DescribedMirrorPartition, known: MirrorPartition) -> None:
+    """Describe a mirror that ended: how far it came."""
     answer.epochs = [DescribedEpoch(epoch=epoch, start_offset=start) for epoch, start in known.epochs]
     if known.final_offset is None:
         return

@@ -1,4 +1,4 @@
-"""Links are made, changed and deleted, as the tools ask of any broker. It is written to ZooKeeper, where every broker reads it.
+"""Creates, changes and deletes links for the tools, on any broker. Changes are written to ZooKeeper, which all brokers read.
 
 Owner: the event loop.
 """
@@ -15,7 +15,7 @@ from barnabas.broker.features.link.settings import checked
 from barnabas.broker.security.dynamic_secrets import DynamicSecrets
 from barnabas.broker.zookeeper_client.znodes_link import LinkSpec, MirrorState, MirrorTopic, is_link_name
 
-#: Of all properties of a link together: a znode takes 1 MB.
+#: Limit for all properties of a link together: a znode holds 1 MB.
 _CONFIG_CHARACTERS_MAX: Final = 200_000
 
 
@@ -35,21 +35,23 @@ class LinkChanges:
         self._producer_id_floor = producer_id_floor
 
     async def create(self, name: str, spec: LinkSpec, configs: Mapping[str, str]) -> None:
-        """`configs` in plain text. :raises Refused: for what cannot be."""
+        """`configs` is plain text. :raises Refused: if the link is not valid."""
         if not is_link_name(name):
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"{name!r} is not a name for a link: letters, digits, dots, hyphens and underscores, up to 100",
+                f"{name!r} is not valid as a link's name: use up to 100 letters, digits, dots, hyphens and underscores",
             )
         if not self._manager.is_enabled():
             raise Refused(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "not every broker of this cluster knows links: a broker that may lead a mirror must",
+                "cannot create a link until every broker of this cluster supports links: upgrade the others first",
             )
         if len(self._manager.links) >= LINKS_MAX:
-            raise Refused(ErrorCode.POLICY_VIOLATION, f"there are {LINKS_MAX} links already")
+            raise Refused(ErrorCode.POLICY_VIOLATION, f"there are already {LINKS_MAX} links, which is the limit")
         if sum(len(key) + len(value) for key, value in configs.items()) > _CONFIG_CHARACTERS_MAX:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"more than {_CONFIG_CHARACTERS_MAX} characters of properties")
+            raise Refused(
+                ErrorCode.INVALID_CONFIG, f"the properties have more than {_CONFIG_CHARACTERS_MAX} characters"
+            )
         try:
             checked(name, spec, configs)
         except ConfigError as error:
@@ -59,7 +61,7 @@ class LinkChanges:
         await self._manager.load()
         await self._store.raise_producer_ids(self._producer_id_floor)
         if not await self._store.create(name, replace(spec, configs=protected)):
-            raise Refused(ErrorCode.DUPLICATE_RESOURCE, f"there is a link {name} already")
+            raise Refused(ErrorCode.DUPLICATE_RESOURCE, f"link {name} already exists")
         await self._manager.read(name)
 
     async def pause(self, name: str, topic: str | None, *, paused: bool) -> None:
@@ -77,7 +79,7 @@ class LinkChanges:
             if mirror.state is MirrorState.STOPPED:
                 raise Refused(
                     ErrorCode.INVALID_REQUEST,
-                    f"{topic} has stopped: {mirror.reason}. Delete the topic here, and the link begins anew with it",
+                    f"{topic} has stopped: {mirror.reason}. If you delete the topic here, the link mirrors it again",
                 )
             if mirror.state is not may_change:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"{topic} is {mirror.state.value}")
@@ -86,7 +88,7 @@ class LinkChanges:
         await self._require_topic(name, topic, await self._store.change_topic(name, topic, changed))
 
     async def promote(self, name: str, topic: str | None, *, now: bool) -> None:
-        """Begins it: the leaders end their mirrors, then the controller makes the topics ordinary ones."""
+        """Start a promotion: the leaders end their mirrors, then the controller makes the topics ordinary ones."""
         topics = await self._store.topics(name)
         if topic is not None:
             await self._require_topic(name, topic, topics.get(topic))
@@ -101,14 +103,14 @@ class LinkChanges:
             ]
             if not names:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"the link {name} mirrors no topic yet")
-        # At once there is nothing to promote of a topic that was found and is not here yet. A planned promotion waits for it.
+        # An immediate promotion skips topics that do not exist here yet; a planned one waits for them.
         absent = {each for each in names if now and not await self._store.partition_count(each)}
         if topic in absent:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"{topic} is not here yet: nothing of it has come over")
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{topic} does not exist here yet: none of it has been copied")
         for each in (each for each in names if each not in absent):
             await self._store.change_topic(name, each, partial(_promoting, topic=each, now=now))
         if topic is None:
-            # After the topics, whose mirrors would end and begin again: what matches from now on stays where it is.
+            # Pause after the topics have changed, or their mirrors would end and restart. Topics found later are not mirrored.
             await self._store.change(name, lambda spec: replace(spec, paused=True))
         await self._manager.read(name)
 
@@ -119,7 +121,7 @@ class LinkChanges:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the link {name} has no topic {topic}")
 
     async def delete(self, name: str) -> None:
-        """:raises Refused: while a topic is still a mirror."""
+        """:raises Refused: while the link still mirrors a topic."""
         topics = await self._store.topics(name)
         mirrors = sorted(topic for topic in topics if self._config_of(topic).barnabas_link_name == name)
         if mirrors:

@@ -1,8 +1,8 @@
-"""Which names lie wholly within what a link mirrors. Pure.
+"""Decides which names lie wholly within the names that a link mirrors. Pure.
 
-A name is easy: the link's expression matches it or not. A prefix stands for names without end, and an expression can match
-some of them: a prefix lies within `orders-.*` if it begins with `orders-`. What an expression matches is only worked out
-for literal text, groups, `|` and `.*` at the end. Any other expression covers no prefix, which is the safe answer.
+For a single name, the link's expression matches or not. A prefix stands for infinitely many names, of which an expression may
+match only some: a prefix lies within `orders-.*` if it begins with `orders-`. The analysis understands literal text, groups,
+`|` and `.*` at the end. Any other expression covers no prefix, which is the safe answer.
 """
 
 from collections.abc import Mapping
@@ -13,20 +13,20 @@ from barnabas.base.words import AclResourceType, PatternType
 from barnabas.broker.security.acl import WILDCARD, ResourcePattern
 from barnabas.broker.zookeeper_client.znodes_link import LinkSpec, MirrorState, MirrorTopic
 
-#: Alternatives of one expression.
+#: Limit of the alternatives in one expression.
 _ALTERNATIVES_MAX: Final = 1000
 _SPECIAL: Final = frozenset(".^$*+?{}[]\\|()")
 
 
 class _NotWorkedOut(Exception):
-    """The expression has something else than literal text, groups, `|` and `.*` at the end."""
+    """The expression uses more than literal text, groups, `|` and `.*` at the end."""
 
 
 def covers(spec: LinkSpec, topics: Mapping[str, MirrorTopic], pattern: ResourcePattern) -> bool:
-    """Whether all that the pattern of an ACL stands for is mirrored by the link. `topics` are those of the link."""
+    """Whether the link mirrors everything that an ACL's pattern matches. `topics` are the link's topics."""
     is_all = pattern.pattern_type is PatternType.LITERAL and pattern.name == WILDCARD
     if pattern.resource_type is AclResourceType.TRANSACTIONAL_ID:
-        # No mirror has a transactional id. A link that mirrors every topic stands for the whole source.
+        # Mirrors have no transactional ids. Only a link that mirrors every topic copies ACLs about them.
         return "" in open_prefixes(spec.topics)
     if pattern.resource_type is AclResourceType.TOPIC:
         expression: str | None = spec.topics
@@ -46,7 +46,7 @@ def covers(spec: LinkSpec, topics: Mapping[str, MirrorTopic], pattern: ResourceP
 
 
 def open_prefixes(expression: str) -> frozenset[str]:
-    """Prefixes such that the expression matches every name that begins with one. There may be others."""
+    """Return prefixes such that the expression matches all names that begin with one. The list may be incomplete."""
     try:
         found, end = _alternatives(expression, 0)
     except _NotWorkedOut:
@@ -56,12 +56,12 @@ def open_prefixes(expression: str) -> frozenset[str]:
     return frozenset(text for text, is_open in found if is_open)
 
 
-#: (literal text, whether anything may follow).
+#: Literal text, and whether any text may follow.
 _Alternative = tuple[str, bool]
 
 
 def _alternatives(text: str, at: int) -> tuple[list[_Alternative], int]:
-    """Up to the end, or to a closing parenthesis."""
+    """Parse up to the end, or to a closing parenthesis."""
     found: list[_Alternative] = []
     while True:
         some, at = _sequence(text, at)
@@ -70,7 +70,7 @@ def _alternatives(text: str, at: int) -> tuple[list[_Alternative], int]:
             raise _NotWorkedOut
         if at == len(text) or text[at] == ")":
             return found, at
-        at += 1  # a bar
+        at += 1  # skip the bar
 
 
 def _sequence(text: str, at: int) -> tuple[list[_Alternative], int]:
@@ -80,7 +80,7 @@ def _sequence(text: str, at: int) -> tuple[list[_Alternative], int]:
         if at < len(text) and text[at] in "*+?{":
             raise _NotWorkedOut
         if any(is_open for _, is_open in found):
-            raise _NotWorkedOut  # something after `.*`
+            raise _NotWorkedOut  # text after `.*`
         found = [(before + after, is_open) for before, _ in found for after, is_open in item]
         if len(found) > _ALTERNATIVES_MAX:
             raise _NotWorkedOut

@@ -1,4 +1,4 @@
-"""Links of a broker to other clusters, whose topics it mirrors. Every broker has them: a command makes a link."""
+"""Links of a broker to other clusters whose topics it mirrors. Part of every broker: a command creates links."""
 
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Refused
@@ -24,16 +24,16 @@ from barnabas.wire.messages.renew_leader_epoch import RenewLeaderEpochRequest, R
 
 
 class _Others:
-    """What is known of a link on all brokers together: each of them knows what it leads, and what it has copied."""
+    """Collects the state of a link from all brokers: each broker knows the partitions it leads and the groups it copied."""
 
     def __init__(self, context: BrokerContext, connections: BrokerConnections, manager: LinkManager) -> None:
         self._context = context
         self._connections = connections
         self._manager = manager
 
-    async def _told(self, link: str) -> dict[BrokerId, DescribedLink]:
-        """By the other live brokers. :raises Refused: where one does not."""
-        told: dict[BrokerId, DescribedLink] = {}
+    async def _descriptions(self, link: str) -> dict[BrokerId, DescribedLink]:
+        """Ask the other live brokers. :raises Refused: if one does not answer."""
+        described: dict[BrokerId, DescribedLink] = {}
         for broker in list(self._context.metadata.brokers):
             if broker == self._context.broker_id:
                 continue
@@ -44,15 +44,15 @@ class _Others:
                 raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error}") from error
             if answer.error_code != ErrorCode.NONE:
                 raise Refused(ErrorCode(answer.error_code), f"broker {broker}: {answer.error_message}")
-            told[broker] = answer.links[0]
-        return told
+            described[broker] = answer.links[0]
+        return described
 
     async def ends(self, link: str) -> dict[TopicPartition, int]:
-        """How far its mirrors are committed."""
+        """Return the committed end of each of the link's mirrors."""
         context = self._context
         found = {
             TopicPartition(topic.name, each.partition): each.high_watermark
-            for described in (await self._told(link)).values()
+            for described in (await self._descriptions(link)).values()
             for topic in described.topics
             for each in topic.partitions
         }
@@ -62,8 +62,8 @@ class _Others:
         return found
 
     async def group_turns(self, link: str) -> dict[BrokerId, int]:
-        """How often each broker has looked at the offsets of its groups."""
-        turns = {broker: told.group_turns for broker, told in (await self._told(link)).items()}
+        """Return how often each broker has looked at the offsets of its groups."""
+        turns = {broker: described.group_turns for broker, described in (await self._descriptions(link)).items()}
         known = self._manager.links.get(link)
         return {self._context.broker_id: known.group_turns if known is not None else 0, **turns}
 
@@ -76,7 +76,7 @@ def _epoch_renewal(context: BrokerContext, controller_client: ControllerClient) 
         try:
             response = await controller_client.ask(request, RenewLeaderEpochResponse)
         except ClientError as error:
-            raise Refused(ErrorCode.NOT_CONTROLLER, f"no new leader epoch for {tp}: {error}") from error
+            raise Refused(ErrorCode.NOT_CONTROLLER, f"the controller gave {tp} no new leader epoch: {error}") from error
         if response.error_code != ErrorCode.NONE:
             raise Refused(ErrorCode(response.error_code), response.error_message)
 

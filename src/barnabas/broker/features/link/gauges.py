@@ -1,4 +1,4 @@
-"""Gauges of links: how far mirrors are behind, and what goes wrong."""
+"""Gauges of links: how far mirrors are behind, and their errors."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -9,7 +9,7 @@ from barnabas.broker.features.link.source import MirrorSource
 
 
 def add_gauges(registry: Registry, links: Callable[[], Mapping[str, Link]]) -> None:
-    """Of the mirror partitions that this broker leads, and of the links themselves. No rows without links."""
+    """Add gauges for the mirror partitions that this broker leads, and for the links. Without links they have no rows."""
 
     def of_mirrors(read: Callable[[MirrorReplica], float]) -> Callable[[], Iterator[Row]]:
         def rows() -> Iterator[Row]:
@@ -50,6 +50,6 @@ def add_gauges(registry: Registry, links: Callable[[], Mapping[str, Link]]) -> N
     )
     registry.table(
         "barnabas_link_errors",
-        "What went wrong with the source of a link since the broker started: no connection, refusals.",
+        "Errors of the source of a link since the broker started: failed connections, refusals.",
         of_links(lambda source: source.errors),
     )

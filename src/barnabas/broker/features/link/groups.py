@@ -1,7 +1,7 @@
-"""Committed offsets of groups at the source, for their namesakes here. The numbers are the same.
+"""Copies committed offsets of the source's groups to the groups of the same name here. The offsets are the same numbers.
 
-Every broker copies for the groups that it coordinates. A group that has members here is its own master: the coordinator
-refuses. An offset is copied when the mirror has come so far. Owner: the event loop.
+Every broker copies for the groups that it coordinates. The coordinator refuses if a group has members here: then it manages
+its own offsets. An offset is copied once the mirror has reached it. Owner: the event loop.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from barnabas.wire.messages.offset_fetch import OffsetFetchRequestGroup
 
 log = logging.getLogger(__name__)
 
-#: Without a generation and a member id: of a group that nobody is in.
+#: A version without generation and member id, for a group without members.
 _COMMIT_VERSION: Final = 9
 _NO_GENERATION: Final = -1
-#: Answers that leave a group alone: it has members here, or is being taken over.
+#: Errors after which a group is left alone: it has members here, or its coordinator is loading.
 _LEAVE_ALONE: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}
 )
 
-#: A coordinator that moves, or waits for its followers.
+#: Errors of a coordinator that is moving, or waiting for its followers: retry.
 _COMES_BACK: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -46,7 +46,7 @@ _COMES_BACK: Final = frozenset(
     }
 )
 
-#: How far mirrors of a link are committed, on all brokers.
+#: The committed ends of a link's mirrors, from all brokers.
 Ends = Callable[[str], Awaitable[Mapping[TopicPartition, int]]]
 
 
@@ -63,7 +63,7 @@ class GroupCopier:
         self._partition_count = partition_count
         self._coordinator = coordinator
         self._ends = ends
-        #: What the source last said, by link and group.
+        #: The offsets last read from the source, by link and group.
         self._seen: dict[tuple[str, str], dict[TopicPartition, int]] = {}
 
     async def turn(self, link: Link) -> None:
@@ -74,18 +74,20 @@ class GroupCopier:
             for name, mirror in link.topics.items()
             if mirror.state.is_promoting or (mirror.state is MirrorState.MIRRORING and not link.spec.paused)
         )
-        untold = await self._copy(link, link.source.client, topics) if topics else []
+        refused_names = await self._copy(link, link.source.client, topics) if topics else []
         link.group_turns += 1
-        if untold:
-            raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, "; ".join(untold[:5]))
+        if refused_names:
+            raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, "; ".join(refused_names[:5]))
 
     async def _copy(self, link: Link, client: AsyncClient, topics: frozenset[str]) -> list[str]:
-        """Returns whose offsets the source does not tell. Others are copied all the same, and a promotion does not wait."""
+        """Copy offsets. Return the groups whose offsets the source refuses to show: a promotion does not wait for these."""
         assert link.spec.groups is not None
         listed = [each.group_id for each in await list_groups(client) if each.type in (CLASSIC, CONSUMER)]
         matched = matching(link.spec.groups, listed)
         if matched and not await self._coordinator.topic.ensure():
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups' offsets wait for the topic of the coordinators")
+            raise Refused(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "offsets of groups wait for the topic __consumer_offsets"
+            )
         coordinators = {group: self._coordinator.topic.coordinator_of(group) for group in matched}
         self._require_known(topics, coordinators)
         groups = [group for group, broker in coordinators.items() if broker == self._broker_id]
@@ -94,17 +96,17 @@ class GroupCopier:
         ends = await self._ends(link.name)
         partitions = [TopicPartition(name, index) for name in topics for index in range(self._partition_count(name))]
         copied = 0
-        untold: list[str] = []
+        refused_names: list[str] = []
         comes_back: Refused | None = None
         for group, found in (await committed_offsets_of(client, groups, partitions)).items():
             if isinstance(found, BrokerRefused):
-                untold.append(f"group {group}: the source does not tell its offsets: {found}")
+                refused_names.append(f"group {group}: the source refuses to show its offsets: {found}")
                 continue
             wanted = {tp: each for tp, each in found.items() if each.offset <= ends.get(tp, -1)}
             try:
                 if wanted:
                     copied += await self._commit(link, group, wanted)
-            except Refused as refusal:  # others have other coordinators' partitions
+            except Refused as refusal:  # other groups are in other coordinators' partitions
                 comes_back = refusal
                 continue
             self._seen[link.name, group] = {tp: each.offset for tp, each in found.items()}
@@ -112,16 +114,18 @@ class GroupCopier:
             del self._seen[gone]
         link.groups_copied = copied
         if comes_back is not None:
-            raise comes_back  # this was no turn
-        return untold
+            raise comes_back  # incomplete: this turn does not count
+        return refused_names
 
     def _require_known(self, topics: frozenset[str], coordinators: Mapping[str, BrokerId | None]) -> None:
-        """A turn in which nobody copies a group, or not for every topic, is none: a promotion would not wait for the next."""
+        """Raise if the turn would skip a topic or a group: a promotion must not count such a turn as complete."""
         if any(self._partition_count(name) == 0 for name in topics) or None in coordinators.values():
-            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, "groups' offsets wait: their topics are not known here yet")
+            raise Refused(
+                ErrorCode.LEADER_NOT_AVAILABLE, "offsets of groups wait: this broker does not know their topics yet"
+            )
 
     async def _commit(self, link: Link, group: str, wanted: Mapping[TopicPartition, CommittedOffset]) -> bool:
-        """Whether the group here stands where it stands at the source."""
+        """Commit offsets. Return whether the group has the same offsets here as at the source."""
         try:
             here = await self._committed_here(group)
             seen = self._seen.get((link.name, group), {})
@@ -130,7 +134,7 @@ class GroupCopier:
                 for tp, each in wanted.items()
                 if tp not in here
                 or here[tp] < each.offset
-                # Somebody set it back there; else consumers here have gone further since.
+                # Here the offset is ahead: it was set back at the source, or consumers here have moved on since the copy.
                 or (here[tp] > each.offset and seen.get(tp, -1) > each.offset)
             }
             if not news:
@@ -139,14 +143,18 @@ class GroupCopier:
         except Refused as refusal:
             if refusal.code in _COMES_BACK:
                 raise
-            log.info("link %s: offsets of group %s are not copied now: %s", link.name, group, refusal)
+            log.info(
+                "[link %s] the offsets of group %s cannot be copied now, will retry: %s", link.name, group, refusal
+            )
             return False
         codes = {part.error_code for topic in answer.topics for part in topic.partitions} - {ErrorCode.NONE}
         if again := codes & _COMES_BACK:
             raise Refused(ErrorCode(min(again)), f"group {group}: its offsets are not committed here yet")
         if codes:
             level = logging.DEBUG if codes <= _LEAVE_ALONE else logging.WARNING
-            log.log(level, "link %s: offsets of group %s are not copied: error %s", link.name, group, sorted(codes))
+            log.log(
+                level, "[link %s] the offsets of group %s are not copied: error %s", link.name, group, sorted(codes)
+            )
         return not codes
 
     async def _committed_here(self, group: str) -> dict[TopicPartition, int]:
@@ -183,7 +191,7 @@ def _request(group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> O
             OffsetCommitRequestPartition(
                 partition_index=tp.partition,
                 committed_offset=each.offset,
-                # The source's epochs mean nothing here.
+                # The source's leader epochs are not valid here.
                 committed_leader_epoch=-1,
                 committed_metadata=each.metadata,
             )

@@ -1,9 +1,9 @@
-"""The links of a cluster on one broker: what they are, which mirror partitions are led here, and one task for each link.
+"""The links of a cluster on one broker: their specs, the mirror partitions that this broker leads, and a task for each link.
 
-Owner: the event loop. A link is in ZooKeeper. Every broker reads it, and again when a notification says that it changed. A
-topic is a mirror if its setting `barnabas.link.name` says so: the setting is there before the topic is, and every broker reads
-it before it leads, so that nobody else ever writes to a mirror. Its leaders fetch from the source, the controller does what is
-done once for the whole link (`features.link.steward`). Without links there is one watch, and nothing else.
+Owner: the event loop. ZooKeeper stores the links. Every broker reads them, and reads a link again when a notification says that
+it changed. A topic is a mirror if its setting `barnabas.link.name` names a link: the setting exists before the topic does, and
+every broker reads it before it leads, so that no client ever writes to a mirror. The leaders fetch from the source; the
+controller does the work that is needed once per link (`features.link.steward`). Without links there is only one watch.
 """
 
 import asyncio
@@ -40,36 +40,38 @@ from barnabas.client.errors import BrokerRefused, ClientError
 
 log = logging.getLogger(__name__)
 
-#: After a failure, until it is tried again; it doubles up to the second, and each is shortened at random by up to a half.
+#: Retry delay after a failure; it doubles up to the maximum below, and is shortened at random by up to a half.
 _BACKOFF_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
-RECREATED: Final = "the topic was deleted and created again at the source; its records are others now"
-#: Links of a cluster: each costs a client on each broker.
+RECREATED: Final = (
+    "the topic was deleted and created again at the source, with other records: delete the topic here, too"
+)
+#: Limit of links in a cluster: each costs a client on each broker.
 LINKS_MAX: Final = 100
 
-#: A turn of the part that only some brokers have: the controller's, the group coordinators'.
+#: Work in a link's turn that only some brokers do: the controller, the group coordinators.
 Turn = Callable[["Link"], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Link:
-    """One link, as this broker knows it."""
+    """One link, as this broker sees it."""
 
     name: str
     spec: LinkSpec
-    #: None: `error` says what is wrong with the spec.
+    #: None if the spec is not valid; `error` has the reason.
     settings: LinkSettings | None
     error: str | None = None
     topics: dict[str, MirrorTopic] = field(default_factory=dict)
     source: MirrorSource | None = None
     task: "asyncio.Task[None] | None" = None
-    #: Groups that stand here where they stand at the source, of those that this broker coordinates.
+    #: Groups that this broker coordinates and that have the same offsets here as at the source.
     groups_copied: int = 0
-    #: How often their offsets have been looked at.
+    #: How often this broker has looked at the offsets of its groups.
     group_turns: int = 0
-    #: When the steward and the groups last had their turn, by a clock that does not go back.
+    #: When the steward and the groups last had their turn, by the monotonic clock.
     turned_s: float = float("-inf")
-    #: What the last turn of the steward, or of the groups, met.
+    #: The error of the last turn of the steward, or of the groups.
     turn_error: str | None = None
 
     @property
@@ -97,8 +99,8 @@ class LinkManager:
         spawn: Spawn,
         chance: Random,
     ) -> None:
-        """`is_enabled`: every broker of the cluster knows links. `producer_id_floor`: where the ids of this cluster begin once
-        it has a link, so that they are not those of records from elsewhere; `skip_producer_ids` drops those that are lower."""
+        """`is_enabled`: every broker of the cluster supports links. `producer_id_floor`: where the ids of this cluster begin
+        once it has a link, so that they differ from ids in mirrored records; `skip_producer_ids` drops lower ids."""
         self.store = LinkStore(session)
         self._replicas = replicas
         self._config_of = config_of
@@ -117,7 +119,7 @@ class LinkManager:
         self._reload = ReloadOnReturn(session, self.load, "links")
         self._loading = asyncio.Lock()
         self._is_listening = False
-        #: What is done in each turn of a link's task, in order. First what ends mirrors, which needs no source.
+        #: Work of each turn of a link's task, in order. `endings` come first: they end mirrors and need no source.
         self.endings: list[Turn] = []
         self.turns: list[Turn] = []
         self._is_stopped = False
@@ -129,7 +131,7 @@ class LinkManager:
         self._spawn(self._reload.run(), "links after an absence")
 
     async def load(self) -> None:
-        """Everything. Before there is a first link, all that there is is a watch: the tree in ZooKeeper is Kafka's."""
+        """Load all links. Before the first link exists, the only trace is a watch: the tree in ZooKeeper is Kafka's."""
         async with self._loading:
             if not await self.store.is_prepared(self._appeared):
                 return
@@ -151,16 +153,16 @@ class LinkManager:
         try:
             await self.load()
         except (ConnectionLost, SessionExpired) as error:
-            log.info("links wait for ZooKeeper: %s", error)  # they are loaded with the next session
+            log.info("[links] cannot load the links, will retry with the next ZooKeeper session: %s", error)
 
     def stop(self) -> None:
-        """No mirror is written to any more once this returns. The tasks are the broker's."""
+        """Stop writing to mirrors before this returns. The broker cancels the tasks."""
         self._is_stopped = True
         for link in self.links.values():
             if link.source is not None:
                 link.source.fetchers.stop()
 
-    # -- what ZooKeeper says --------------------------------------------------------------------------------------------
+    # -- changes in ZooKeeper -------------------------------------------------------------------------------------------
 
     async def _on_notification(self, data: bytes) -> None:
         change = LinkChange.decode(paths.LINK_CHANGES, data)
@@ -180,7 +182,7 @@ class LinkManager:
         try:
             spec = await self.store.spec(name)
         except Malformed as error:
-            log.error("the link %s cannot be read: %s", name, error)
+            log.error("[link %s] its znode is damaged; delete and create the link again: %s", name, error)
             known = self.links.get(name)
             if known is not None:
                 known.error = str(error)
@@ -208,13 +210,13 @@ class LinkManager:
                 raise ConfigError("; ".join(ignored))
             settings = checked(name, spec, configs)
         except ConfigError as error:
-            log.error("the link %s does nothing: %s", name, error)
+            log.error("[link %s] not started, correct its properties: %s", name, error)
             return Link(name, spec, None, str(error))
         link = Link(name, spec, settings)
         try:
             link.source = self._new_source(link, settings)
-        except BarnabasError as error:  # of its TLS or SASL settings
-            log.error("the link %s does nothing: %s", name, error)
+        except BarnabasError as error:  # from the TLS or SASL settings
+            log.error("[link %s] not started, correct its properties: %s", name, error)
             link.error, link.settings = str(error), None
         else:
             link.task = self._spawn(self._run(link, link.source), f"link {name}")
@@ -230,7 +232,7 @@ class LinkManager:
             )
 
         async def on_recreated(topic: str) -> None:
-            if not link.spec.restart_recreated:  # else the steward makes it anew here, too
+            if not link.spec.restart_recreated:  # else the steward recreates it here, too
                 await self.stop_topic(link.name, topic, RECREATED)
 
         def source_id(topic: str) -> TopicId:
@@ -266,17 +268,17 @@ class LinkManager:
             link.task.cancel()
 
     async def stop_topic(self, link: str, topic: str, reason: str) -> None:
-        """By itself, while it is being mirrored. Somebody has to look."""
+        """Stop mirroring a topic because of an error that an operator has to look at."""
 
         def stopped(mirror: MirrorTopic) -> MirrorTopic | None:
             if mirror.state not in (MirrorState.MIRRORING, MirrorState.PROMOTING):
                 return None
-            log.error("link %s: no longer mirroring %s: %s", link, topic, reason)
+            log.error("[link %s] no longer mirroring %s: %s", link, topic, reason)
             return replace(mirror, state=MirrorState.STOPPED, reason=reason)
 
         await self.store.change_topic(link, topic, stopped)
 
-    # -- which partitions -----------------------------------------------------------------------------------------------
+    # -- choice of partitions -------------------------------------------------------------------------------------------
 
     def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
         if not self.links:
@@ -303,7 +305,7 @@ class LinkManager:
                 self._look_at(partition)
 
     def _look_at(self, partition: Partition) -> None:
-        """Begin or end to fetch a partition, by what is known of it now."""
+        """Start or stop fetching a partition, according to the current state."""
         tp = partition.tp
         for link in self.links.values():
             if link.source is None:
@@ -311,7 +313,7 @@ class LinkManager:
             if self._is_wanted(link, partition):
                 link.source.add(tp)
                 if (replica := link.source.replicas.get(tp)) is not None:
-                    replica.was_told.set()
+                    replica.partition_changed.set()
             else:
                 link.source.remove(tp)
 
@@ -332,9 +334,9 @@ class LinkManager:
         return mirror.state.is_promoting or (mirror.state is MirrorState.MIRRORING and not link.spec.paused)
 
     def link_of(self, topic: str) -> str | None:
-        """The link that mirrors a topic. Brokers without a replica of it may not know its setting: they know the links.
+        """The link that mirrors a topic. A broker without a replica of the topic may not know its setting, but knows the links.
 
-        None for a mirror that has stopped: nothing can be written to it, but it can be deleted.
+        None for a mirror that has stopped: it does not accept records, but it can be deleted.
         """
         for link in self.links.values():
             mirror = link.topics.get(topic)
@@ -348,36 +350,36 @@ class LinkManager:
 
     def _wake(self, link: Link) -> None:
         if link.source is not None:
-            link.source.was_told.set()
+            link.source.link_changed.set()
             link.source.look()
 
     async def _run(self, link: Link, source: MirrorSource) -> None:
-        """Until it is forgotten. What goes wrong is tried again, and hurts nobody else."""
-        failures, is_told = 0, True
+        """Run until the link is forgotten. Errors are retried, and do not affect other links."""
+        failures, is_changed = 0, True
         try:
             while True:
-                is_told = is_told or source.was_told.is_set()
-                source.was_told.clear()
+                is_changed = is_changed or source.link_changed.is_set()
+                source.link_changed.clear()
                 try:
                     await self._end_mirrors(link, source)
                     refusal = await self._end_promotions(link)
                     await source.assign()
-                    await self._take_turns(link, source, is_told=is_told)
+                    await self._take_turns(link, source, is_changed=is_changed)
                     if refusal is not None:
                         raise refusal
-                    failures, is_told = 0, False
+                    failures, is_changed = 0, False
                 except (ClientError, ZkError, Refused, OSError) as error:
                     failures += 1
                     source.error = str(error)
                     source.errors += 1
                     if failures == 1:
-                        log.warning("link %s: %s; trying again", link.name, error)
+                        log.warning("[link %s] will retry: %s", link.name, error)
                 except BrokenInvariant:
                     raise
                 except Exception as error:
                     failures += 1
                     source.error = repr(error)
-                    log.exception("link %s failed; trying again", link.name)
+                    log.exception("[link %s] failed, will retry", link.name)
                 if failures:
                     pause_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** min(failures, 10))
                     await source.back_off(pause_s * (1 - self._chance.random() / 2))
@@ -387,7 +389,8 @@ class LinkManager:
             await source.close()
 
     async def _end_mirrors(self, link: Link, source: MirrorSource) -> None:
-        """Of topics that are being promoted: at once, or when they have all that the source has. At once needs no source."""
+        """End mirrors that are being promoted: immediately (without the source), or when they have all of the source's
+        records."""
         promoting = {name: each.state for name, each in link.topics.items() if each.state.is_promoting}
         if not promoting:
             return
@@ -401,12 +404,12 @@ class LinkManager:
             if promoting[tp.topic] is not MirrorState.PROMOTING:
                 at_once.append(tp)
             else:
-                (waiting if replica.noted.final_offset is None else planned).append(tp)
+                (waiting if replica.recorded.final_offset is None else planned).append(tp)
         await source.finish(at_once, self._replicas, is_planned=False)
         await source.finish([*planned, *await source.are_complete(waiting)], self._replicas, is_planned=True)
 
     async def _end_promotions(self, link: Link) -> Refused | None:
-        """What was refused: other mirrors go on all the same."""
+        """Return a refusal, if there was one; it does not stop the other mirrors."""
         refusal: Refused | None = None
         for ending in self.endings:
             try:
@@ -415,17 +418,17 @@ class LinkManager:
                 refusal = error
         return refusal
 
-    async def _take_turns(self, link: Link, source: MirrorSource, *, is_told: bool) -> None:
-        """Now and then, when the link has changed, and as long as something is being promoted: leaders that come and go at the
-        source are no reason to ask it for everything."""
+    async def _take_turns(self, link: Link, source: MirrorSource, *, is_changed: bool) -> None:
+        """Take turns at an interval, when the link changes, and during promotions. Leadership changes at the source do not
+        trigger a turn, because a turn asks the source for everything."""
         now_s = self._clock.monotonic_s()
         is_due = now_s - link.turned_s >= source.settings.refresh_interval_ms / 1000
         is_promoting = any(each.state.is_promoting for each in link.topics.values())
-        if not (is_due or is_promoting or is_told):
+        if not (is_due or is_promoting or is_changed):
             return
         link.turned_s = now_s
         if not self.is_enabled():
-            link.turn_error = "not every broker of the cluster knows links: nothing is mirrored"
+            link.turn_error = "mirrors nothing until every broker of the cluster supports links: upgrade the others"
             return
         link.turn_error = None
         for turn in self.turns:
@@ -434,5 +437,5 @@ class LinkManager:
             except Refused as error:
                 link.turn_error = error.message or error.code.name
             except BrokerRefused as error:
-                # By the source. What it does not let the link do keeps it from nothing else.
+                # The source refused. Other work of the link continues.
                 link.turn_error = f"the source refuses: {error}"

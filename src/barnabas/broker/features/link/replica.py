@@ -1,8 +1,8 @@
-"""A mirror partition, as the fetcher that follows its source sees it: the leader's log here, the source's epochs.
+"""A mirror partition, as the fetcher that follows its source sees it: this leader's log with the source's epochs.
 
-The fetcher is the one that followers have (`replication.fetcher`). To it this is a replica like any other; only that the epochs
-by which logs are compared are the source's, that what is appended gets the leader epoch of this cluster, and that a cut
-needs another leader epoch here, for this log has followers. Owner: the event loop.
+The fetcher is the one that followers use (`replication.fetcher`). A mirror differs from an ordinary replica in three ways: logs
+are compared by the source's epochs; appended records get this cluster's leader epoch; and after a truncation the partition
+needs a new leader epoch, because this log has followers. Owner: the event loop.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from barnabas.wire.record_batch import (
 
 log = logging.getLogger(__name__)
 
-#: Base offset, length, leader epoch: what every batch begins with.
+#: The beginning of every batch: base offset, length, leader epoch.
 _PREFIX: Final = struct.Struct(">qii")
 _INT: Final = struct.Struct(">i")
 _TIMESTAMP: Final = struct.Struct(">q")
-#: How long the controller may take to give a leader its next epoch.
+#: Time for the controller to give a leader its next epoch.
 _EPOCH_TIMEOUT_S: Final = 30.0
-#: How long the end of a mirror waits for its replicas before others have their turn.
+#: How long the end of a mirror waits for its replicas before other mirrors get their turn.
 _COMMIT_TIMEOUT_S: Final = 5.0
 
-#: Asks the controller for an epoch above the one that is given.
+#: Asks the controller for an epoch above the given one.
 RenewEpoch = Callable[[TopicPartition, LeaderEpoch], Awaitable[None]]
 
 
@@ -66,35 +66,35 @@ class MirrorReplica:
         self._renew_epoch = renew_epoch
         self._clock = clock
         self._leadership = partition.machine.leaderships
-        #: As the znode has them: they are noted before records of them are appended.
-        self.noted = known
-        #: Of the records that are here.
+        #: The source's epochs as recorded in the znode, before their records are appended.
+        self.recorded = known
+        #: The source's epochs of the records in this log.
         self.epochs = LeaderEpochCache(EpochEntry(epoch, start) for epoch, start in known.epochs)
         self.epochs.truncate_from_end(partition.log_end)
         last = partition.local_log.epochs.epoch_at(partition.log_end - 1)
         if last is not None and last < known.noted_in:
-            # Who noted it had cut the log perhaps, and died before this replica did so, too.
+            # The leader that recorded this may have truncated its log and failed before this replica truncated its copy.
             self.epochs.truncate_from_end(known.noted_at)
-        #: The epoch in which the log was cut. Nothing is appended in it any more.
+        #: The leader epoch in which the log was truncated. Nothing more is appended in that epoch.
         self._cut_in: LeaderEpoch | None = None
-        #: Set when the controller has said something of the partition.
-        self.was_told = asyncio.Event()
-        #: The source's high watermark and log start as of its last answer; -1: not heard yet.
+        #: Set when the controller has sent a change of the partition.
+        self.partition_changed = asyncio.Event()
+        #: The source's high watermark and log start as of its last answer; -1 before the first answer.
         self.source_end = -1
         self._source_start = -1
         self.source_leader = -1
-        #: The epoch of the source's leader, as its metadata has it; -1: it has none.
+        #: The leader epoch of the source according to its metadata; -1 if the metadata has none.
         self.source_epoch = -1
-        #: Answers in a row that the source cannot have meant.
-        self.doubts = 0
-        #: Of a mirror that is being promoted: the source's end, and when it was first seen there.
+        #: Consecutive implausible answers of the source.
+        self.implausible_answers = 0
+        #: During a promotion: the source's end, and when that value was first seen.
         self._ended_at: tuple[int, int] | None = None
         self.error: str | None = None
         self.truncated_records = 0
-        #: The time of the newest record.
+        #: Timestamp of the newest record.
         self.last_timestamp_ms = -1
         self._rate = SimpleRate(windows=11, window_ms=1000)
-        #: Of a mirror that ends: done when all of it is committed here, or cannot be.
+        #: While the mirror ends: completes when everything is committed here, or cannot be.
         self._committing: asyncio.Future[ErrorCode] | None = None
 
     # -- what the fetcher reads -----------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class MirrorReplica:
 
     @property
     def high_watermark(self) -> Offset:
-        """Everything here was committed at the source: what the source cannot compare stays."""
+        """Return the log's end: everything here was committed at the source, so records that it cannot compare stay."""
         return self.partition.log_end
 
     @property
@@ -127,17 +127,17 @@ class MirrorReplica:
 
     @property
     def leads(self) -> bool:
-        """In the leadership that this was made for: in a later one others may have written in between."""
+        """Whether this broker still has the same leadership: in a later one another leader may have written in between."""
         partition = self.partition
         return partition.is_leader and partition.log is not None and partition.machine.leaderships == self._leadership
 
     @property
     def lag_records(self) -> int:
-        """-1: the source has not answered yet."""
+        """-1 before the source's first answer."""
         return -1 if self.source_end < 0 else max(0, self.source_end - self.partition.log_end)
 
     def lag_ms(self, now_ms: int) -> int:
-        """How old the newest record is, while there are newer ones at the source."""
+        """Age of the newest record, while the source has newer ones."""
         lag = self.lag_records
         if lag <= 0:
             return lag
@@ -147,7 +147,7 @@ class MirrorReplica:
         return self.lag_ms(self._clock.now_ms())
 
     def is_quiet(self, source_end: int, *, for_ms: int) -> bool:
-        """Whether the source has ended there for so long, as far as it was looked at."""
+        """Whether the source's end has not changed for this long, as far as it was checked."""
         now_ms = self._now_ms()
         if self._ended_at is None or self._ended_at[0] != source_end:
             self._ended_at = (source_end, now_ms)
@@ -162,28 +162,29 @@ class MirrorReplica:
     # -- epochs of the source -------------------------------------------------------------------------------------------
 
     def objection(self, records: memoryview | bytes, high_watermark: int) -> str | None:
-        """Why a source cannot have sent this. No checksum covers offsets and epochs. An offset that is too large would leave a
-        hole here; an epoch that is too large, no leader of the source would be followed any more."""
+        """Why these records cannot be a valid answer, or None. No checksum covers offsets and epochs. An offset that is too
+        large would leave a hole here; after an epoch that is too large, the mirror would reject every later leader of the
+        source."""
         batches = _batches(records)
         found: str | None = None
         if batches:
             epoch, end = max(epoch for _, _, epoch in batches), _end_after(records, batches)
             if 0 <= self.source_epoch < epoch:
-                found = f"the source sent a batch of epoch {epoch}, and its leader's is {self.source_epoch}"
+                found = f"the source sent a batch of epoch {epoch}, above its leader's epoch {self.source_epoch}"
             elif end > high_watermark:
-                found = f"the source sent records up to {end}, and has {high_watermark}"
-        self.doubts = self.doubts + 1 if found is not None else 0
+                found = f"the source sent records up to {end}, above its high watermark {high_watermark}"
+        self.implausible_answers = self.implausible_answers + 1 if found is not None else 0
         return found
 
     def to_note(self, records: memoryview | bytes) -> MirrorPartition | None:
-        """What the znode must say before these records are appended; None if it says that already."""
-        appended, log_end, noted = self.epochs.latest, self.partition.log_end, self.noted
+        """Return what must be written to the znode before these records are appended; None if it is up to date."""
+        appended, log_end, noted = self.epochs.latest, self.partition.log_end, self.recorded
         new = [
             (LeaderEpoch(epoch), max(Offset(offset), log_end))
             for offset, epoch in _epochs_in(records)
             if epoch > (NO_EPOCH if appended is None else appended.epoch)
         ]
-        # A former leader may have noted what never came here, or what this one has cut.
+        # A former leader may have recorded epochs that never arrived here, or that this leader has truncated.
         is_right = len(noted.epochs) == len(self.epochs) and (not noted.epochs or noted.epochs[-1] == appended)
         if not new and is_right:
             return None
@@ -205,9 +206,9 @@ class MirrorReplica:
     # -- writing --------------------------------------------------------------------------------------------------------
 
     def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
-        """What the source sent, with its offsets, in this cluster's leader epoch. The high watermark is this cluster's own.
+        """Append records of the source with their offsets, in this cluster's leader epoch, which has its own high watermark.
 
-        False: the source does not care whether it is on disk.
+        Returns False: the source does not wait for a flush.
         """
         mirror_log = self._writable_log()
         try:
@@ -238,7 +239,7 @@ class MirrorReplica:
             partition.flush_what_is_due()
         for offset, epoch in began:
             latest = self.epochs.latest_epoch
-            # A log that begins inside of a batch gets the whole batch.
+            # If the log starts inside a batch, it gets the whole batch.
             start = max(offset, before)
             if start < mirror_log.log_end_offset and epoch > (NO_EPOCH if latest is None else latest):
                 self.epochs.assign(epoch, start)
@@ -250,7 +251,7 @@ class MirrorReplica:
             self._hosted.high_watermark_moved(partition)
 
     def follow_log_start(self) -> None:
-        """As far as this cluster has committed; the rest when it has."""
+        """Raise the log start to the source's, up to this cluster's high watermark; the rest follows when that rises."""
         if not self.leads or self._cut_in is not None:
             return
         mirror_log = self.partition.local_log
@@ -266,24 +267,26 @@ class MirrorReplica:
         point = point_of_parting(
             final_offset, epochs, log_end=own_log.log_end_offset, end_of=own_log.end_offset_for_epoch
         )
-        log.info("%s parts from its source at offset %d; it ends at %d", self.tp, point, own_log.log_end_offset)
+        log.info(
+            "[mirror %s] diverges from its source at offset %d; it ends at %d", self.tp, point, own_log.log_end_offset
+        )
         await self.truncate_to(point, is_wanted=lambda: True)
 
     # -- the end of a mirror --------------------------------------------------------------------------------------------
 
     def final(self) -> MirrorPartition:
-        """What to note before the mirror ends. A former leader may have begun: then its word holds, as far as its records came
-        here."""
-        noted, log_end = self.noted, self.partition.log_end
+        """Return what to record before the mirror ends. If a former leader has begun to end it, its record is kept, as far as
+        the records have arrived here."""
+        noted, log_end = self.recorded, self.partition.log_end
         if noted.final_offset is not None:
             leader_epoch = self.partition.machine.leader_epoch
             return replace(noted, leader_epoch=leader_epoch, final_offset=Offset(min(noted.final_offset, log_end)))
         return MirrorPartition(
             leader_epoch=self.partition.machine.leader_epoch,
             epochs=tuple((each.epoch, each.start_offset) for each in self.epochs.entries),
-            noted_in=self.noted.noted_in,
-            noted_at=self.noted.noted_at,
-            is_parted=self.noted.is_parted,
+            noted_in=self.recorded.noted_in,
+            noted_at=self.recorded.noted_at,
+            is_parted=self.recorded.is_parted,
             final_offset=log_end,
             source_end=self.source_end,
             lag_ms=self.lag_ms(self._clock.now_ms()),
@@ -291,12 +294,12 @@ class MirrorReplica:
         )
 
     async def abort_transactions(self, replicas: ReplicaManager) -> None:
-        """Those that are open: their coordinator is at the source. Returns when everything here is committed."""
+        """Abort the open transactions: their coordinator is at the source. Return when everything here is committed."""
         mirror_log = self._writable_log()
         for entry in list(mirror_log.producers.producers.values()):
             if entry.txn_first_offset is None:
                 continue
-            log.info("%s: aborting the transaction of producer %d from offset %d", self.tp, entry.producer_id,
+            log.info("[mirror %s] aborting the transaction of producer %d from offset %d", self.tp, entry.producer_id,
                      entry.txn_first_offset)  # fmt: skip
             marker = end_txn_marker(
                 commit=False,
@@ -315,10 +318,10 @@ class MirrorReplica:
 
         code = await self._committed(replicas, mirror_log.log_end_offset)
         if code is not ErrorCode.NONE:
-            raise Refused(code, f"{self.tp}: what was copied is not committed")
+            raise Refused(code, f"{self.tp}: the copied records are not committed")
 
     async def _committed(self, replicas: ReplicaManager, end: Offset) -> ErrorCode:
-        """Not for as long as it takes: replicas may be away for hours, and others are waiting for their turn."""
+        """Wait for a limited time only: replicas may be down for hours, and other mirrors wait for their turn."""
         if self._committing is None:
             done = self._committing = asyncio.get_running_loop().create_future()
 
@@ -335,15 +338,15 @@ class MirrorReplica:
         self._committing = None
         return code
 
-    # -- cutting --------------------------------------------------------------------------------------------------------
+    # -- truncation -----------------------------------------------------------------------------------------------------
 
     async def truncate_to(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
         mirror_log = self._writable_log(despite_cut=True)
         before = mirror_log.log_end_offset
         if offset < before:
             log.warning(
-                "%s: the source has nothing of this log from offset %d on (it lost it, or never had it): "
-                "dropping %d records from offset %d on",
+                "[mirror %s] the source does not have this log from offset %d on (it lost the records, or never had them): "
+                "dropping %d records from offset %d on. Check the source for an unclean election",
                 self.tp, offset, before - offset, offset,
             )  # fmt: skip
             await self.partition.truncate_to(offset, is_wanted=lambda: self.leads and is_wanted())
@@ -355,7 +358,7 @@ class MirrorReplica:
         before, start = mirror_log.log_end_offset, mirror_log.log_start_offset
         if before > start:
             log.warning(
-                "%s: the source starts at offset %d: dropping all from %d to %d", self.tp, offset, start, before
+                "[mirror %s] the source starts at offset %d: dropping offsets %d to %d", self.tp, offset, start, before
             )
         await self.partition.truncate_fully_and_start_at(offset, is_wanted=lambda: self.leads and is_wanted())
         if mirror_log.log_end_offset != before:
@@ -363,7 +366,7 @@ class MirrorReplica:
             if before > start:
                 self._was_cut(before)
             else:
-                # Nobody has records of it: who follows finds the new start.
+                # Replicas hold no records of this epoch yet: followers find the new start.
                 mirror_log.assign_epoch_start(self.partition.machine.leader_epoch)
                 self._hosted.wake_all(self.partition)
         await self._leave_cut_epoch()
@@ -371,7 +374,7 @@ class MirrorReplica:
     def _was_cut(self, before: int) -> None:
         log_end = self.partition.log_end
         if log_end == before:
-            return  # it was not wanted any more
+            return  # the truncation was cancelled
         self.truncated_records += max(0, before - log_end)
         self.epochs.truncate_from_end(log_end)
         machine = self.partition.machine
@@ -380,43 +383,46 @@ class MirrorReplica:
         self._hosted.wake_all(self.partition)
 
     async def _leave_cut_epoch(self) -> None:
-        """Followers cut their logs where an epoch ends: what comes now must be in another."""
+        """Request a new epoch: followers truncate where an epoch ends, so that later records must be in another one."""
         machine, cut_in = self.partition.machine, self._cut_in
         if cut_in is None:
             return
         try:
             async with asyncio.timeout(_EPOCH_TIMEOUT_S):
                 while machine.leader_epoch <= cut_in:
-                    self.was_told.clear()
+                    self.partition_changed.clear()
                     await self._renew_epoch(self.tp, cut_in)
                     if machine.leader_epoch <= cut_in:
-                        await self.was_told.wait()
+                        await self.partition_changed.wait()
                     self._writable_log(despite_cut=True)
         except TimeoutError:
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp}: no new leader epoch after a cut") from None
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{self.tp}: the controller gave no new leader epoch after the truncation",
+            ) from None
         if self._cut_in == cut_in:
             machine.log_was_cut(self.partition.log_end)
             self._cut_in = None
 
     @property
     def is_cut(self) -> bool:
-        """And waits for the next leader epoch."""
+        """Whether the log was truncated and waits for the next leader epoch."""
         return self._cut_in is not None
 
     async def recover(self) -> None:
-        """The controller did not answer when the log was cut: ask again. Nothing is appended until it has."""
+        """Ask the controller again for a new epoch after a truncation. Until then nothing is appended."""
         await self._leave_cut_epoch()
 
     def _writable_log(self, *, despite_cut: bool = False) -> Log:
         if not self.leads:
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp} is not led here any more")
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker no longer leads {self.tp}")
         if self._cut_in is not None and not despite_cut:
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp} was cut in epoch {self._cut_in}")
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp} was truncated in epoch {self._cut_in}")
         return self.partition.local_log
 
 
 def _batches(records: memoryview | bytes | bytearray) -> "list[tuple[int, int, int]]":
-    """(position, base offset, leader epoch) of what looks like whole batches; the append checks them."""
+    """Return (position, base offset, leader epoch) of each seemingly whole batch; the append validates them."""
     found: list[tuple[int, int, int]] = []
     position, end = 0, len(records)
     while end - position > MAGIC_AT:
@@ -431,7 +437,7 @@ def _batches(records: memoryview | bytes | bytearray) -> "list[tuple[int, int, i
 
 
 def end_after(records: memoryview) -> int | None:
-    """Where a log ends with these records in it. The append finds out whether they may be."""
+    """Return the log end after these records. The append decides whether they are valid."""
     batches = _batches(records)
     return _end_after(records, batches) if batches else None
 
@@ -442,7 +448,7 @@ def _end_after(records: memoryview | bytes, batches: "list[tuple[int, int, int]]
 
 
 def _epochs_in(records: memoryview | bytes) -> list[tuple[int, int]]:
-    """(offset, epoch) where an epoch differs from the one before."""
+    """Return (offset, epoch) wherever the epoch differs from the previous batch's."""
     began: list[tuple[int, int]] = []
     for _, offset, epoch in _batches(records):
         if not began or began[-1][1] != epoch:
@@ -451,8 +457,8 @@ def _epochs_in(records: memoryview | bytes) -> list[tuple[int, int]]:
 
 
 def _give_epoch(records: memoryview | bytearray, leader_epoch: int) -> tuple[list[tuple[int, int]], int]:
-    """Writes our leader epoch into every batch: which of the source's began where, and the time of the last batch's newest
-    record. The CRC does not cover the epoch."""
+    """Write this cluster's leader epoch into every batch. Return where the source's epochs began, and the newest timestamp of
+    the last batch. The CRC does not cover the epoch."""
     began: list[tuple[int, int]] = []
     last = -1
     patch = _INT.pack_into

@@ -1,4 +1,4 @@
-"""What the properties of a link say: how to reach the source, and how to go about it. Checked once. Pure but for names."""
+"""The properties of a link: how to reach the source, and how to mirror it. Validated once. Pure but for name lookups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,15 +14,15 @@ from barnabas.client.config import ClientConfig, client_config, whole_number
 from barnabas.client.oauth_login import TOKEN_ENDPOINT
 from barnabas.client.web import scheme_of
 
-#: Of a link itself, beside those of the client that reaches the source.
+#: Settings of the link itself; all others are settings of the client that reaches the source.
 THROTTLE: Final = "link.throttle.bytes.per.second"
 REFRESH: Final = "link.refresh.interval.ms"
 REPLICATION_FACTOR: Final = "link.replication.factor"
 TOPIC_CONFIGS: Final = "link.topic.configs"
 NAMES: Final = (THROTTLE, REFRESH, REPLICATION_FACTOR, TOPIC_CONFIGS)
 
-#: Settings that a mirror takes over from its source, where `link.topic.configs` does not say otherwise. Those that name
-#: brokers (throttles, placement) or features of the source's cluster (tiering) stay behind.
+#: Settings that a mirror copies from its source, unless `link.topic.configs` names others. Settings that name brokers
+#: (throttles, placement) or features of the source's cluster (tiering) are not copied.
 DEFAULT_TOPIC_CONFIGS: Final = (
     "cleanup.policy",
     "compression.type",
@@ -46,9 +46,9 @@ DEFAULT_TOPIC_CONFIGS: Final = (
     "segment.ms",
 )
 
-#: A batch that is larger than what was asked for comes whole. But a source does not decide what a broker's memory is for.
+#: A batch larger than the requested size is sent whole. But a source must not use up a broker's memory.
 _RESPONSE_BYTES_MAX: Final = 128 * 1024 * 1024
-#: The metadata of about 250,000 partitions.
+#: Enough for the metadata of about 250,000 partitions.
 _RESPONSE_ELEMENTS_MAX: Final = 2_000_000
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -57,11 +57,11 @@ LATEST: Final = "latest"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
     client: ClientConfig = field(repr=False)
-    #: Of each broker; None: no limit.
+    #: Limit of each broker; None: no limit.
     throttle_bytes_per_second: int | None = None
-    #: How often the source is asked for topics, settings, groups and ACLs.
+    #: How often to ask the source for topics, settings, groups and ACLs.
     refresh_interval_ms: int = 5_000
-    #: -1: `default.replication.factor`.
+    #: -1 stands for `default.replication.factor`.
     replication_factor: int = -1
     topic_configs: tuple[str, ...] = DEFAULT_TOPIC_CONFIGS
 
@@ -74,10 +74,12 @@ class LinkSettings:
             if key not in NAMES:
                 raise ConfigError(f"{key} is not a setting of a link{did_you_mean(key, NAMES)}")
         if any(key.startswith("config.providers") for key in others):
-            raise ConfigError("config.providers would read files and variables of the brokers; the tool resolves them")
+            raise ConfigError(
+                "config.providers is not allowed: it would read files and variables of the brokers; the tool resolves them"
+            )
         names.require_known(others, names.CONNECTION, what="a link")
         if TOKEN_ENDPOINT in others and scheme_of(others[TOKEN_ENDPOINT]) not in ("http", "https"):
-            # The content of a file that a broker can read would go to the server that the link names.
+            # Otherwise a broker would send the content of a file that it can read to a server that the link names.
             raise ConfigError(f"{TOKEN_ENDPOINT} is not an https URL: a link takes no token from a file of the brokers")
         client = replace(
             client_config(None, others, client_id=f"barnabas-link-{name}"),
@@ -107,7 +109,7 @@ def _topic_configs(text: str) -> tuple[str, ...]:
                 f"{TOPIC_CONFIGS}: {name} is not a setting of a topic{did_you_mean(name, TOPIC_SETTINGS)}"
             )
         if name.startswith("barnabas.link."):
-            raise ConfigError(f"{TOPIC_CONFIGS}: {name} is set by links alone")
+            raise ConfigError(f"{TOPIC_CONFIGS}: only links may set {name}")
     return listed
 
 
@@ -119,19 +121,19 @@ def check_pattern(expression: str, *, what: str) -> None:
 
 
 def matching(expression: str, candidates: "list[str]") -> list[str]:
-    """Those that match as a whole, in order. RE2: the cost is linear, whatever the expression is."""
+    """Return the names that match completely, in order. RE2 takes linear time for every expression."""
     pattern = compile_expression(expression)
     return [name for name in candidates if pattern.fullmatch(name)]
 
 
 def check_start(text: str) -> None:
-    """earliest, latest, or milliseconds since 1970."""
+    """Check a start: earliest, latest, or milliseconds since 1970."""
     if text not in (EARLIEST, LATEST) and not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ConfigError(f"start {text!r} is not valid: use earliest, latest or a time in milliseconds")
 
 
 def checked(name: str, spec: LinkSpec, configs: Mapping[str, str]) -> LinkSettings:
-    """The settings of a link that can be, new or read from ZooKeeper. :raises ConfigError:"""
+    """Return the validated settings of a link, new or read from ZooKeeper. :raises ConfigError:"""
     settings = LinkSettings.of(configs, name=name)
     check_pattern(spec.topics, what="the pattern of topics")
     if spec.groups is not None:

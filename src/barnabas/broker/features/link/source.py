@@ -1,7 +1,7 @@
-"""The source of a link, as one broker sees it: a client of it, and a fetcher for each of its brokers that leads something.
+"""The source of a link, as one broker sees it: a client, and a fetcher for each of its brokers that leads a partition.
 
-Owner: the event loop. The fetchers are those of followers (`replication.fetcher`), with the Fetch of a consumer. Who leads what
-at the source comes from its metadata, which is asked for when something changed here or there, and now and then.
+Owner: the event loop. The fetchers are those of followers (`replication.fetcher`), but send a consumer's Fetch. The source's
+metadata names its leaders; it is requested after changes here or there, and at intervals.
 """
 
 import asyncio
@@ -37,31 +37,31 @@ from barnabas.client.image import NO_TOPIC_ID, ClusterImage, TopicInfo
 
 log = logging.getLogger(__name__)
 
-#: A consumer's.
+#: The replica id of a consumer.
 _NO_BROKER: Final = BrokerId(-1)
 _PURPOSE: Final = "link"
 PROMOTED: Final = MirrorState.PROMOTED.value
-#: A planned promotion ends a mirror when the source's end has not moved for so long.
+#: A planned promotion ends a mirror when the source's end has not changed for this long.
 QUIET_MS: Final = 1_000
 _LAST_LOOK_S: Final = 5.0
-#: Least time between two looks at the source's metadata.
+#: Least time between two requests for the source's metadata.
 _PAUSE_S: Final = 0.1
-#: Kafka's leader tells the high watermark from before it reads, and reads up to what it is by then: an answer with more than
-#: that is rare, and two in a row hardly happen.
-_DOUBTS_MAX: Final = 2
+#: Kafka's leader reads its high watermark before it reads records, but may return records up to a newer one. So one answer
+#: with more is rare, and two in a row are hardly possible.
+_IMPLAUSIBLE_MAX: Final = 2
 _SOURCE_FAILURES: Final = (ClientError, OSError, EOFError)
 
 
 class SourceLeader(RemoteLeader):
-    """A broker of the source. Epochs of its records are noted before anybody appends them."""
+    """A broker of the source. New epochs are recorded before their records are appended."""
 
     def __init__(self, broker: BrokerId, connect: Connect, settings: FetcherSettings, source: "MirrorSource") -> None:
         super().__init__(broker, connect, settings, lambda: BrokerEpoch(-1))
         self._source = source
 
     async def prepare(self) -> bool:
-        """Never "truncates on fetch": that is for followers, and not every source does it for consumers. The end of the last
-        epoch is asked for whenever the source's leader epoch is another."""
+        """Never truncate on fetch: that is for followers, and not every source supports it for consumers. Instead, ask for the
+        end of the last epoch whenever the source's leader epoch changes."""
         try:
             await super().prepare()
         except _SOURCE_FAILURES as error:
@@ -92,7 +92,7 @@ class SourceLeader(RemoteLeader):
 
 
 class LinkThrottle:
-    """`link.throttle.bytes.per.second`: partitions that are behind wait while it is used up."""
+    """`link.throttle.bytes.per.second`: partitions that lag behind wait while the quota is used up."""
 
     def __init__(self, limit: int | None, now_ms: Callable[[], int]) -> None:
         self._limit = limit
@@ -110,7 +110,7 @@ class LinkThrottle:
 
 
 class _Tasks:
-    """Where fetchers run. One that meets a bug, in what a source made of the protocol perhaps, ends alone."""
+    """Runs fetchers. A fetcher with an unexpected error, perhaps caused by a faulty source, ends alone."""
 
     def __init__(self, spawn: Spawn, on_failure: Callable[[Exception], None]) -> None:
         self._spawn = spawn
@@ -148,8 +148,8 @@ class MirrorSource:
         spawn: Spawn,
         chance: Random,
     ) -> None:
-        """`make_replica` answers None for a partition that is not led here any more; `leadership` counts how often this broker
-        began to lead one; `source_id` is the id that a topic had at the source when it was found."""
+        """`make_replica` returns None for a partition that this broker no longer leads; `leadership` counts how often this
+        broker began to lead one; `source_id` is the id that a topic had at the source when it was found."""
         self.link = link
         self.settings = settings
         self._start = start
@@ -170,19 +170,19 @@ class MirrorSource:
             throttle=self.throttle,
             end_after=end_after,
         )
-        #: What this broker leads; None until what is known of it has been read.
+        #: Partitions that this broker leads; None until the recorded state has been read.
         self.replicas: dict[TopicPartition, MirrorReplica | None] = {}
-        #: Those whose first offset has to be found yet.
+        #: Partitions whose first offset is not determined yet.
         self._beginning: set[TopicPartition] = set()
         self._changed = asyncio.Event()
         #: Set when the link or one of its topics has changed.
-        self.was_told = asyncio.Event()
-        #: What is wrong with the source as a whole.
+        self.link_changed = asyncio.Event()
+        #: An error that affects the source as a whole.
         self.error: str | None = None
         self.errors = 0
         self.bytes = 0
 
-    # -- partitions come and go -----------------------------------------------------------------------------------------
+    # -- adding and removing partitions ---------------------------------------------------------------------------------
 
     def add(self, tp: TopicPartition) -> None:
         known = self.replicas.get(tp)
@@ -199,11 +199,11 @@ class MirrorSource:
             self.fetchers.remove([tp])
 
     def look(self) -> None:
-        """At the metadata of the source, soon."""
+        """Request the source's metadata soon."""
         self._changed.set()
 
     async def wait(self, *, is_urgent: bool) -> None:
-        """Until something has changed here or there, or it is time to look again."""
+        """Wait until something has changed here or there, or the refresh interval has passed."""
         await asyncio.sleep(_PAUSE_S)
         try:
             async with asyncio.timeout(_PAUSE_S if is_urgent else self.settings.refresh_interval_ms / 1000):
@@ -212,10 +212,10 @@ class MirrorSource:
             return
 
     async def back_off(self, pause_s: float) -> None:
-        """After a failure. What is told of the link itself does not wait."""
+        """Pause after a failure. A change of the link itself ends the pause."""
         try:
             async with asyncio.timeout(pause_s):
-                await self.was_told.wait()
+                await self.link_changed.wait()
         except TimeoutError:
             return
 
@@ -223,7 +223,7 @@ class MirrorSource:
         self.fetchers.stop()
         await self.client.close()
 
-    # -- who leads what -------------------------------------------------------------------------------------------------
+    # -- leaders --------------------------------------------------------------------------------------------------------
 
     async def assign(self) -> None:
         """Give every partition to the fetcher of its leader at the source. Raises `ClientError` and `ZkError`."""
@@ -251,7 +251,7 @@ class MirrorSource:
             await self._on_recreated(name)
 
     def _is_another(self, info: TopicInfo | None) -> bool:
-        """A topic of the same name that is not the one that was found first."""
+        """Whether this is a recreated topic: the same name as the one that was found first, but another id."""
         if info is None or info.error is not ErrorCode.NONE:
             return False
         expected = self._source_id(info.name)
@@ -261,19 +261,21 @@ class MirrorSource:
         if not replica.leads:
             self.remove(tp)
             return
-        if replica.noted.final_offset is not None or tp in self._beginning:
-            return  # it has ended, or not begun
+        if replica.recorded.final_offset is not None or tp in self._beginning:
+            return  # the mirror has ended, or not begun
         topic = image.topics.get(tp.topic)
         leader = image.leader_of(tp)
         replica.source_leader = leader
         if topic is None or topic.error is not ErrorCode.NONE or leader < 0:
-            replica.error = f"the source has no leader of {tp}: {_why(topic)}"
+            replica.error = f"{tp} has no leader at the source: {_why(topic)}"
             self.fetchers.remove([tp])
             return
         leader_epoch, known = image.leader_epoch_of(tp), replica.latest_epoch
         if known is not None and 0 <= leader_epoch < known:
-            # A broker that is cut off from its cluster still says so. A leader of the past would have the mirror cut.
-            replica.error = f"the source's metadata of {tp} is of epoch {leader_epoch}, and records of {known} are here"
+            # A broker cut off from its cluster still answers. Following a former leader would truncate the mirror.
+            replica.error = (
+                f"the source's metadata of {tp} has epoch {leader_epoch}, but the mirror has records of {known}"
+            )
             self.fetchers.remove([tp])
             return
         replica.follow_log_start()
@@ -287,14 +289,14 @@ class MirrorSource:
         )
 
     async def load(self) -> None:
-        """What is known of partitions that this broker has begun to lead."""
+        """Read the recorded state of partitions that this broker has begun to lead."""
         for tp in [tp for tp, replica in self.replicas.items() if replica is None]:
             leadership = self._leadership(tp)
             known = await self._store.partition(self.link, tp)
             if tp not in self.replicas:
                 continue
             if self._leadership(tp) != leadership:
-                self.look()  # somebody else has led meanwhile, and may have written more
+                self.look()  # another broker led meanwhile, and may have written more
                 continue
             replica = self._make_replica(tp, known)
             if replica is None:
@@ -304,7 +306,7 @@ class MirrorSource:
             self._beginning.add(tp)
 
     async def _begin_all(self, image: ClusterImage) -> None:
-        """Mirrors whose first offset has to be found: those that start at the end, at a time, or where they part."""
+        """Find the first offset of new mirrors: those that start at the end, at a time, or where the logs diverge."""
         for tp in list(self._beginning):
             replica = self.replicas.get(tp)
             try:
@@ -319,17 +321,18 @@ class MirrorSource:
 
     async def _begin(self, tp: TopicPartition, replica: MirrorReplica, image: ClusterImage) -> None:
         if self._is_adopted(tp.topic):
-            if not replica.noted.is_parted:
+            if not replica.recorded.is_parted:
                 await self._part(tp, replica)
-        elif self._start != EARLIEST and not replica.noted.epochs and replica.log_end == 0:
+        elif self._start != EARLIEST and not replica.recorded.epochs and replica.log_end == 0:
             if image.leader_of(tp) < 0:
-                # The client would look for one for a minute, while the others wait.
-                raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the source has no leader of {tp}")
+                # Fail now: the client would wait up to a minute for a leader, and delay the other partitions.
+                raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader at the source")
             await self._begin_later(tp, replica)
 
     async def _part(self, tp: TopicPartition, replica: MirrorReplica) -> None:
-        """The log is this cluster's own. What the source has of it, the source knows: it has mirrored it."""
-        told = [
+        """Find where this cluster's own log and the source diverge. The source, which has mirrored this log, knows what it
+        copied."""
+        promotions = [
             (each.final_offset, [(epoch.epoch, epoch.start_offset) for epoch in each.epochs])
             for link in await describe_links(self.client)
             for topic in link.topics
@@ -337,26 +340,26 @@ class MirrorSource:
             for each in topic.partitions
             if each.partition == tp.partition and each.final_offset >= 0
         ]
-        if not told:
+        if not promotions:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"the source does not say where it parted from {tp}: did it mirror it, and is that link deleted?",
+                f"the source does not report where {tp} diverged: has it mirrored this topic, and does its link still exist?",
             )
-        await replica.part_at(*last_parting(told))
+        await replica.part_at(*last_parting(promotions))
         leader_epoch = replica.partition.machine.leader_epoch
-        await self._note({tp: dataclasses.replace(replica.noted, leader_epoch=leader_epoch, is_parted=True)})
+        await self._note({tp: dataclasses.replace(replica.recorded, leader_epoch=leader_epoch, is_parted=True)})
 
     async def _begin_later(self, tp: TopicPartition, replica: MirrorReplica) -> None:
         offset = await self._listed(tp, LATEST_TIME if self._start == LATEST else int(self._start))
         if offset < 0:
-            offset = await self._listed(tp, LATEST_TIME)  # nothing is as young
+            offset = await self._listed(tp, LATEST_TIME)  # no record is that recent
         if offset > 0:
             await replica.truncate_fully_and_start_at(Offset(offset), is_wanted=lambda: True)
 
     async def _listed(self, tp: TopicPartition, time_ms: int) -> int:
         found = (await list_offsets(self.client, {tp: time_ms}))[tp]
-        if found.error is not ErrorCode.NONE:  # not for want of a record
-            raise Refused(found.error, f"the source does not say where {tp} begins: {found.error.name}")
+        if found.error is not ErrorCode.NONE:  # an error, not just a missing record
+            raise Refused(found.error, f"the source does not report where {tp} begins: {found.error.name}")
         return found.offset
 
     def _endpoint(self, leader: BrokerId) -> SourceLeader:
@@ -368,8 +371,8 @@ class MirrorSource:
     # -- the end of mirrors ---------------------------------------------------------------------------------------------
 
     async def are_complete(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
-        """Those of them that have all that the source has, where nobody has written to it for a while: writers that go on are
-        waited for."""
+        """Return the partitions that have all of the source's records, if the source has been idle for a while. Wait while
+        producers still write."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for tp in wanted:
             replica = self.replicas.get(tp)
@@ -383,13 +386,14 @@ class MirrorSource:
                 continue
             replica.source_end = max(replica.source_end, found.offset)
             is_quiet = replica.is_quiet(found.offset, for_ms=QUIET_MS)
-            # Committed here: who leads next has it, too.
+            # Compare with the high watermark: the next leader has these records, too.
             if is_quiet and replica.partition.high_watermark >= found.offset:
                 complete.append(tp)
         return complete
 
     async def _ends_of(self, wanted: list[TopicPartition]) -> dict[TopicPartition, ListedOffset]:
-        """Of partitions that one broker of the source leads. One that cannot be asked keeps no other from its end."""
+        """Return the ends of partitions that one broker of the source leads. A failure affects only that broker's
+        partitions."""
         try:
             return await list_offsets(self.client, dict.fromkeys(wanted, LATEST_TIME))
         except ClientError as error:
@@ -397,12 +401,12 @@ class MirrorSource:
             return {}
 
     async def finish(self, wanted: list[TopicPartition], replicas: ReplicaManager, *, is_planned: bool) -> None:
-        """End mirrors where they are. What keeps one of them from it, keeps no other."""
+        """End mirrors at their current offsets. An error of one does not affect the others."""
         await asyncio.gather(*(self._finish(tp, replicas, is_planned=is_planned) for tp in wanted))
 
     async def _finish(self, tp: TopicPartition, replicas: ReplicaManager, *, is_planned: bool) -> None:
         replica = self.replicas.get(tp)
-        if replica is None or replica.noted.is_done:
+        if replica is None or replica.recorded.is_done:
             return
         try:
             await self._finish_one(tp, replica, replicas, is_planned=is_planned)
@@ -420,7 +424,7 @@ class MirrorSource:
     async def _finish_one(
         self, tp: TopicPartition, replica: MirrorReplica, replicas: ReplicaManager, *, is_planned: bool
     ) -> None:
-        """Whoever leads it next goes on from what has been noted."""
+        """End one mirror. If leadership moves, the next leader continues from what is recorded."""
         self.fetchers.remove([tp])
         final = replica.final()
         if not await self._note({tp: final}):
@@ -430,21 +434,21 @@ class MirrorSource:
         done = dataclasses.replace(final, is_done=True, source_end=source_end)
         if await self._note({tp: done}):
             ends = (final.final_offset, source_end)
-            log.info("link %s: %s ends at offset %d, the source at %d", self.link, tp, *ends)
+            log.info("[link %s] mirror %s ended at offset %d, the source at %d", self.link, tp, *ends)
 
     async def _last_look(self, tp: TopicPartition) -> int:
-        """Where the source ends now that its mirror has ended: somebody may have written to it after all. -1: it is gone."""
+        """Return the source's end after the mirror has ended, in case of late writes; -1 if the source is unreachable."""
         try:
             async with asyncio.timeout(_LAST_LOOK_S):
                 return (await list_offsets(self.client, {tp: LATEST_TIME}))[tp].offset
         except (ClientError, TimeoutError) as error:
-            log.info("link %s: %s has ended, and the source does not say where it ends: %r", self.link, tp, error)
+            log.info("[link %s] mirror %s has ended; cannot read the source's end: %r", self.link, tp, error)
             return -1
 
-    # -- what fetchers tell ---------------------------------------------------------------------------------------------
+    # -- callbacks of the fetchers ----------------------------------------------------------------------------------------
 
     async def fetched(self, partitions: list[FetchedPartition]) -> None:
-        """Notes epochs that are new, in ZooKeeper, before the records are appended. What cannot be is taken out."""
+        """Record new epochs in ZooKeeper before the records are appended. Drop implausible answers."""
         self.answered({each.partition: each.error_code for each in partitions})
         to_note: dict[TopicPartition, MirrorPartition] = {}
         for at, each in enumerate(partitions):
@@ -453,8 +457,8 @@ class MirrorSource:
                 continue
             self.bytes += len(each.records)
             objection = replica.objection(each.records, each.high_watermark)
-            if objection is not None and replica.doubts <= _DOUBTS_MAX:
-                partitions[at] = each._replace(records=None)  # asked for again at once
+            if objection is not None and replica.implausible_answers <= _IMPLAUSIBLE_MAX:
+                partitions[at] = each._replace(records=None)  # drop the records; the next fetch asks for them again
                 continue
             if objection is not None:
                 partitions[at] = each._replace(error_code=ErrorCode.CORRUPT_MESSAGE, records=None)
@@ -469,34 +473,35 @@ class MirrorSource:
         try:
             await self._note(to_note)
         except ZkError as error:
-            raise ConnectionError(f"cannot note the source's epochs: {error}") from error
+            raise ConnectionError(f"cannot record the source's epochs: {error}") from error
 
     async def require_same(self, topics: set[str]) -> None:
-        """Logs are about to be cut by what the source says of topics of these names. Both questions go by name, as do fetches
-        before Kafka 3.1: only the metadata tells that a topic was made anew. `assign` stops its mirror then."""
+        """Check that topics were not recreated, before logs are truncated by the source's answers. The requests name topics,
+        not ids (as do fetches before Kafka 3.1): only the metadata shows that a topic was recreated. `assign` then stops its
+        mirror."""
         try:
             image = await self.client.refresh(topics)
         except ClientError as error:
-            raise ConnectionError(f"cannot look whether topics are the same: {error}") from error
+            raise ConnectionError(f"cannot check whether topics were recreated: {error}") from error
         others = sorted(name for name in topics if self._is_another(image.topics.get(name)))
         if others:
             self.look()
-            raise ConnectionError(f"made anew at the source: {', '.join(others)}")
+            raise ConnectionError(f"recreated at the source: {', '.join(others)}")
 
     async def _note(self, partitions: dict[TopicPartition, MirrorPartition]) -> bool:
-        """False: another broker leads one of them now. It is left to that one; this broker will hear of it."""
+        """Write epochs. Return False if another broker leads a partition now; this broker will be notified."""
         fenced = await self._store.write_partitions(self.link, partitions)
         for tp in fenced:
-            log.info("link %s: a leader of a later epoch has written of %s", self.link, tp)
+            log.info("[link %s] a leader of a later epoch has written the state of %s", self.link, tp)
             self.remove(tp)
         for tp, noted in partitions.items():
             replica = self.replicas.get(tp)
             if replica is not None:
-                replica.noted = noted
+                replica.recorded = noted
         return not fenced
 
     def answered(self, codes: dict[TopicPartition, int]) -> None:
-        """Anything but success, and an offset that is out of range, says that the metadata may be old."""
+        """Refresh the metadata after any error, except an offset out of range."""
         for tp, code in codes.items():
             if code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
                 continue
@@ -504,7 +509,7 @@ class MirrorSource:
             replica = self.replicas.get(tp)
             if replica is not None:
                 known = code in ErrorCode._value2member_map_
-                replica.error = f"the source answers {ErrorCode(code).name if known else code}"
+                replica.error = f"the source answers with error {ErrorCode(code).name if known else code}"
             self._changed.set()
 
     def unreachable(self, broker: BrokerId, error: Exception) -> None:
@@ -520,5 +525,5 @@ class MirrorSource:
 
 def _why(topic: TopicInfo | None) -> str:
     if topic is None:
-        return "it has no such topic"
+        return "no such topic"
     return topic.error.name if topic.error is not ErrorCode.NONE else "LEADER_NOT_AVAILABLE"

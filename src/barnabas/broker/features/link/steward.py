@@ -1,7 +1,7 @@
-"""What is done once for a whole link, by the broker that is controller: topics are found and made, settings follow.
+"""The work that is needed once per link, on the controller: find and create topics, copy their settings.
 
-Owner: the event loop. Each turn begins from what the source, ZooKeeper and this cluster say now, so a controller that dies in
-the middle is continued by the next.
+Owner: the event loop. Each turn starts from the current state of the source, ZooKeeper and this cluster, so that after a
+failure the next controller can continue.
 """
 
 import logging
@@ -32,7 +32,7 @@ from barnabas.client.image import TopicInfo
 
 log = logging.getLogger(__name__)
 
-#: Topics whose settings are asked for at once.
+#: Topics in one request for settings.
 _CONFIGS_AT_ONCE: Final = 200
 _TIMEOUT_MS: Final = 30_000
 
@@ -49,7 +49,7 @@ class Steward:
         *,
         group_turns: Callable[[str], Awaitable[Mapping[BrokerId, int]]],
     ) -> None:
-        """`group_turns`: how often each live broker has looked at the offsets of a link's groups."""
+        """`group_turns`: returns how often each live broker has looked at the offsets of a link's groups."""
         self._store = store
         self._controller = controller
         self._metadata = metadata
@@ -57,15 +57,15 @@ class Steward:
         self._change_config = change_config
         self._producer_ids = producer_ids
         self._group_turns = group_turns
-        #: Of topics whose mirrors have ended: how often brokers had looked at the groups by then.
+        #: For topics whose mirrors have ended: the group turns of each broker at that time.
         self._turns_at_end: dict[tuple[str, str], Mapping[BrokerId, int]] = {}
-        #: Topics that have had every partition of the source since their promotion was asked for.
+        #: Topics that had every partition of the source at some time since their promotion began.
         self._whole: set[tuple[str, str]] = set()
 
     async def turn(self, link: Link) -> None:
         if not self._controller.is_active or link.source is None or link.settings is None:
             return
-        # Of a planned promotion too: a mirror that is not there yet, or lacks a partition, would end without it.
+        # Planned promotions too: otherwise a topic that does not exist yet, or lacks a partition, would end incomplete.
         ending = [name for name, mirror in link.topics.items() if mirror.state is MirrorState.PROMOTING]
         self._whole = {each for each in self._whole if each[0] != link.name or each[1] in ending}
         if not link.runs and not ending:
@@ -78,13 +78,13 @@ class Steward:
         problems: list[str] = []
         for name in names if link.runs else ():
             with _what_is_wrong(name, problems):
-                await self._begin_anew(link, readable[name])
+                await self._begin_again(link, readable[name])
                 if name not in link.topics:
                     await self._find(link, readable[name])
         mirrored = [name for name in names if link.topics.get(name, _NONE).state is MirrorState.MIRRORING]
         mirrored = [*(mirrored if link.runs else ()), *(name for name in ending if name in readable)]
-        settings, untold = await self._settings_of(link, mirrored)
-        problems += untold
+        settings, refused_names = await self._settings_of(link, mirrored)
+        problems += refused_names
         for name in mirrored:
             with _what_is_wrong(name, problems):
                 await self._follow(link, readable[name], settings.get(name))
@@ -94,19 +94,20 @@ class Steward:
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
 
     async def _partition_count(self, name: str) -> int:
-        """0: this cluster has no such topic. The metadata of a broker that has just started may be empty."""
+        """Return the number of partitions; 0 if this cluster has no such topic. A broker's metadata may be empty after its
+        start."""
         return self._metadata.partition_count(name) or await self._store.partition_count(name)
 
-    async def _begin_anew(self, link: Link, info: TopicInfo) -> None:
-        """A mirror that stopped begins anew when somebody has deleted it here, as does one of a topic that was made anew at the
-        source, if the link was told so: then it is deleted here, too."""
+    async def _begin_again(self, link: Link, info: TopicInfo) -> None:
+        """Mirror a topic again from the beginning: if it had stopped and an operator deleted it here, or if it was recreated at
+        the source and the link's settings allow it; in that case this deletes it here, too."""
         mirror = link.topics.get(info.name)
         if mirror is None:
             return
         is_there = await self._partition_count(info.name) > 0
         is_another = bytes(16) not in (mirror.source_id, info.topic_id) and mirror.source_id != info.topic_id
         if is_another and link.spec.restart_recreated and mirror.state is MirrorState.MIRRORING and is_there:
-            log.warning("link %s: %s was made anew at the source; deleting it here", link.name, info.name)
+            log.warning("[link %s] %s was recreated at the source; deleting it here", link.name, info.name)
             failure = (await self._controller.delete_topics([info.name], timeout_ms=_TIMEOUT_MS))[info.name]
             if failure is not None:
                 raise Refused(failure.code, failure.message)
@@ -115,23 +116,23 @@ class Steward:
             link.topics.pop(info.name, None)
 
     async def _find(self, link: Link, info: TopicInfo) -> None:
-        """A topic that matches and is new to the link. Its znode comes before the topic itself."""
+        """Add a matching topic that is new to the link. Its znode is written before the topic is created."""
         mirror = MirrorTopic(source_id=TopicId(info.topic_id))
         if await self._partition_count(info.name):
             own = await self._configs.read(paths.TOPICS, info.name)
             if link.spec.adopt and own.get(LINK_NAME) in (None, link.name):
                 mirror = replace(mirror, adopted=True)
             elif own.get(LINK_NAME) != link.name:
-                reason = "this cluster has a topic of that name, which is not a mirror"
+                reason = "this cluster already has a topic of that name, which is not a mirror"
                 mirror = MirrorTopic(state=MirrorState.STOPPED, reason=reason, source_id=mirror.source_id)
-        log.info("link %s: %s at the source: %s", link.name, info.name, mirror.reason or "mirroring it")
+        log.info("[link %s] found %s at the source: %s", link.name, info.name, mirror.reason or "mirroring it")
         await self._store.create_topic(link.name, info.name, mirror)
         link.topics[info.name] = mirror
 
     async def _follow(self, link: Link, info: TopicInfo, settings: Mapping[str, str] | None) -> None:
-        """`settings`: None where the source does not tell them. Then those that the mirror has stay."""
+        """Follow changes of a topic. `settings` is None if the source refuses to show them: the mirror's settings stay."""
         if link.topics[info.name].source_id not in (bytes(16), info.topic_id):
-            return  # another topic of the same name; the leaders say so
+            return  # a recreated topic; the leaders report it
         if self._metadata.topic(info.name) is None:
             await self._create(link, info, settings or {})
             return
@@ -143,12 +144,14 @@ class Steward:
             await self._set(link, info.name, settings)
 
     async def _adopt(self, link: Link, name: str) -> None:
-        """From now on nobody writes to it: then its leaders cut it."""
+        """Make an ordinary topic a mirror. From now on clients cannot write to it: then its leaders truncate it."""
 
         def adopted(settings: Mapping[str, str]) -> Mapping[str, str] | None:
             if LINK_NAME in settings:
                 return None
-            log.warning("link %s: %s becomes a mirror of what it was the source of", link.name, name)
+            log.warning(
+                "[link %s] %s becomes a mirror of its former mirror: clients can no longer write", link.name, name
+            )
             return {**settings, LINK_NAME: link.name}
 
         await self._change_config(paths.TOPICS, name, adopted)
@@ -170,7 +173,7 @@ class Steward:
         failure = (await self._controller.create_partitions([wanted], timeout_ms=_TIMEOUT_MS))[info.name]
         if failure is not None:
             raise Refused(failure.code, failure.message)
-        log.info("%s has %d partitions, as at the source", info.name, len(info.partitions))
+        log.info("[link] %s now has %d partitions, as at the source", info.name, len(info.partitions))
 
     # -- promotion ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class Steward:
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
 
     async def _complete_promotion(self, link: Link, name: str) -> None:
-        """When every partition has ended: the topic is an ordinary one from now on."""
+        """Make the topic an ordinary one when every partition has ended."""
         count = await self._store.partition_count(name)
         is_planned = link.topics[name].state is MirrorState.PROMOTING
         if count == 0 or (is_planned and (link.name, name) not in self._whole):
@@ -203,7 +206,7 @@ class Steward:
             await self._change_config(
                 paths.TOPICS, name, lambda found: {key: found[key] for key in found if key != LINK_NAME}
             )
-        log.info("link %s: %s is promoted: it may be written to", link.name, name)
+        log.info("[link %s] %s is promoted: clients may write to it", link.name, name)
         changed = await self._store.change_topic(
             link.name, name, lambda mirror: replace(mirror, state=MirrorState.PROMOTED, reason="")
         )
@@ -211,10 +214,10 @@ class Steward:
             link.topics[name] = changed
 
     async def _have_groups_come(self, link: Link, name: str) -> bool:
-        """Whether every broker has copied offsets of groups since the mirrors of a topic ended: begun and ended to."""
+        """Whether every broker has completed a whole turn of copying groups since the topic's mirrors ended."""
         now = await self._group_turns(link.name)
         then = self._turns_at_end.get((link.name, name), now)
-        # A broker that has begun to count anew since, has restarted.
+        # A broker with a lower count than then has restarted.
         then = self._turns_at_end[link.name, name] = {
             broker: min(turns, then.get(broker, 0)) for broker, turns in now.items()
         }
@@ -226,8 +229,8 @@ class Steward:
     # -- settings -----------------------------------------------------------------------------------------------------
 
     async def _settings_of(self, link: Link, names: list[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
-        """What topics of the source set themselves, as far as mirrors take it over; and whose settings it does not tell: that
-        takes the right DESCRIBE_CONFIGS, and records can be read without it."""
+        """Return the settings of the source's topics that mirrors copy, and errors for topics whose settings the source refuses
+        to show: that needs the right DESCRIBE_CONFIGS, but mirroring records does not."""
         assert link.settings is not None
         assert link.source is not None
         wanted = frozenset(link.settings.topic_configs) & TOPIC_SETTINGS.keys()
@@ -244,11 +247,13 @@ class Steward:
                     and entry.value is not None
                     and entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
                 }
-        untold = [f"{name}: the source does not tell its settings: {error}" for (_, name), error in refused.items()]
-        return found, untold
+        refused_names = [
+            f"{name}: the source refuses to show its settings: {error}" for (_, name), error in refused.items()
+        ]
+        return found, refused_names
 
     async def _set(self, link: Link, name: str, settings: Mapping[str, str]) -> None:
-        """Settings that the link takes over are the source's; others are this cluster's own."""
+        """Set the copied settings to the source's; the others stay this cluster's own."""
         assert link.settings is not None
         followed = frozenset(link.settings.topic_configs)
 
@@ -256,7 +261,7 @@ class Steward:
             after = {key: value for key, value in before.items() if key not in followed} | dict(settings)
             if before.get(LINK_NAME) != link.name or after == before:
                 return None
-            log.info("link %s: settings of %s changed at the source", link.name, name)
+            log.info("[link %s] settings of %s changed at the source", link.name, name)
             return after
 
         await self._change_config(paths.TOPICS, name, followed_by)
@@ -264,7 +269,7 @@ class Steward:
 
 @contextmanager
 def _what_is_wrong(topic: str, problems: list[str]) -> Iterator[None]:
-    """With one topic keeps no other from anything."""
+    """Collect an error of one topic, so that it does not affect the others."""
     try:
         yield
     except Refused as error:
@@ -277,7 +282,7 @@ _NONE: Final = MirrorTopic(state=MirrorState.STOPPED)
 
 
 def _is_kafkas_own(info: TopicInfo) -> bool:
-    """Or about the source's own files, as what it knows of its tier."""
+    """Whether the topic is internal, or describes the source's own files, such as its tier."""
     return info.internal or is_internal(info.name) or info.name == REMOTE_LOG_METADATA_TOPIC
 
 

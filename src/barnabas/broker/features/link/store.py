@@ -1,4 +1,4 @@
-"""The znodes of links, read and written. Owner: the event loop. What cannot be read hurts only itself."""
+"""Reads and writes the znodes of links. Owner: the event loop. A damaged znode does not affect the others."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from barnabas.broker.zookeeper_client.znodes_security import decode_acls, encode
 log = logging.getLogger(__name__)
 
 
-#: Entries of ACLs, by the resource that they stand on.
+#: ACL entries by their resource.
 Bindings = dict[ResourcePattern, frozenset[Entry]]
 
 
@@ -34,11 +34,11 @@ class LinkStore:
         self._session = session
 
     async def is_prepared(self, watch: Callable[[str], None]) -> bool:
-        """Whether there ever was a link. `watch` is called when the first is about to be made."""
+        """Whether a link ever existed. `watch` is called when the first one is about to be created."""
         return await self._session.exists(paths.LINK_CHANGES, watch) is not None
 
     async def prepare(self) -> None:
-        """In this order: who sees the second finds the first."""
+        """Create the parent znodes. The order matters: a broker that sees the second finds the first."""
         await self._session.ensure_path(paths.LINKS)
         await self._session.ensure_path(paths.LINK_CHANGES)
 
@@ -48,11 +48,11 @@ class LinkStore:
         try:
             children = await self._session.children(paths.LINKS)
         except NoNode:
-            return []  # deleted by somebody, or made by nobody
+            return []  # deleted meanwhile, or never created
         return sorted(name for name in children if is_link_name(name))
 
     async def spec(self, name: str) -> LinkSpec | None:
-        """None: there is no such link. :raises Malformed: for one that cannot be read."""
+        """None if the link does not exist. :raises Malformed: if its znode is damaged."""
         path = paths.link(name)
         try:
             data, _ = await self._session.get(path)
@@ -61,8 +61,8 @@ class LinkStore:
         return LinkSpec.decode(path, data or b"")
 
     async def create(self, name: str, spec: LinkSpec) -> bool:
-        """False: there is a link of that name. It may be our own, whose answer was lost, or of a broker that died before it
-        could tell: others hear of it all the same."""
+        """Return False if the link exists. It may be our own, whose answer was lost, or of a broker that died before it
+        notified the others: so the others are notified in any case."""
         is_new = True
         try:
             await self._session.create(paths.link(name), spec.encode(), make_path=True)
@@ -73,7 +73,7 @@ class LinkStore:
         return is_new
 
     async def change(self, name: str, change: Callable[[LinkSpec], LinkSpec]) -> bool:
-        """False: there is no such link."""
+        """False if the link does not exist."""
         path = paths.link(name)
         while True:
             try:
@@ -87,7 +87,7 @@ class LinkStore:
             return True
 
     async def delete(self, name: str) -> bool:
-        """False: there is no such link, any more perhaps."""
+        """False if the link does not exist (any more)."""
         path = paths.link(name)
         is_there = True
         while True:
@@ -144,20 +144,20 @@ class LinkStore:
         return _topic(path, data)
 
     async def create_topic(self, name: str, topic: str, mirror: MirrorTopic) -> None:
-        """What is there stays."""
+        """Create the znode unless it exists."""
         try:
             await self._session.create(paths.link_topic(name, topic), mirror.encode())
         except NodeExists:
-            # Our own, whose answer was lost, or of a controller that died before it could tell.
-            log.info("%s is there already", paths.link_topic(name, topic))
+            # Created by us, but the answer was lost, or by a controller that died before it notified the others.
+            log.info("%s already exists", paths.link_topic(name, topic))
         await self.tell(LinkChange(name, topic))
 
     async def change_topic(
         self, name: str, topic: str, change: Callable[[MirrorTopic], MirrorTopic | None]
     ) -> MirrorTopic | None:
-        """What it is then; None where there is no such topic. `change` may answer None: leave it as it is.
+        """Change a topic and return its new state; None if it does not exist. `change` may return None: leave it as it is.
 
-        Of what is as it should be already others are told all the same: who wrote it may have died before it could tell.
+        The others are notified even if nothing changes: an earlier writer may have died before it notified them.
         """
         path = paths.link_topic(name, topic)
         may_be_ours = False
@@ -173,7 +173,7 @@ class LinkStore:
             except NoNode:
                 return None
             except BadVersion:
-                may_be_ours = True  # a lost connection takes the answer along
+                may_be_ours = True  # a lost connection may have hidden the answer
                 continue
             await self.tell(LinkChange(name, topic))
             return after or before
@@ -185,8 +185,8 @@ class LinkStore:
     # -- ACLs ---------------------------------------------------------------------------------------------------------
 
     async def added_acls(self, name: str) -> Bindings:
-        """The entries that the link added to this cluster's, by resource. A record that cannot be read is left out: its entries
-        stay until somebody removes them."""
+        """Return the entries that the link added to this cluster's ACLs, by resource. A damaged record is left out: its entries
+        stay until an operator removes them."""
         try:
             children = await self._session.children(paths.link_acls(name))
         except NoNode:
@@ -201,11 +201,13 @@ class LinkStore:
                         from_stored(path, each) for each in decode_acls(path, result.data)
                     )
             except Malformed as error:
-                log.error("a record of the ACLs that link %s added cannot be read: %s", name, error)
+                log.error(
+                    "[link %s] ignored a damaged record of added ACLs; remove its entries by hand: %s", name, error
+                )
         return found
 
     async def write_added_acls(self, name: str, pattern: ResourcePattern, entries: frozenset[Entry]) -> None:
-        """:raises NoNode: the link is gone."""
+        """:raises NoNode: if the link no longer exists."""
         path = paths.link_acl(name, pattern.resource_type.name, pattern.pattern_type.name, pattern.name)
         if not entries:
             await self._delete(path)
@@ -214,14 +216,14 @@ class LinkStore:
         try:
             await self._session.create(paths.link_acls(name))
         except NodeExists:
-            log.debug("%s is there already", paths.link_acls(name))
+            log.debug("%s already exists", paths.link_acls(name))
         try:
             await self._session.create(path, data)
         except NodeExists:
             await self._session.set(path, data)
 
     async def partition_count(self, topic: str) -> int:
-        """Of a topic of this cluster; 0 where there is none."""
+        """Return the number of partitions of a topic of this cluster; 0 if it does not exist."""
         try:
             data, _ = await self._session.get(paths.topic(topic))
         except NoNode:
@@ -231,7 +233,7 @@ class LinkStore:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     async def partition(self, name: str, partition: TopicPartition) -> MirrorPartition:
-        """Of one whose znode cannot be read nothing is known: the next epoch that comes is written over it."""
+        """Return the recorded state; an empty one if the znode is damaged: the next new epoch overwrites it."""
         path = paths.link_partition(name, partition)
         try:
             data, _ = await self._session.get(path)
@@ -239,11 +241,11 @@ class LinkStore:
         except NoNode:
             return MirrorPartition()
         except Malformed as error:
-            log.error("nothing is known of the source's epochs in %s: %s", partition, error)
+            log.error("[mirror %s] ignored its damaged znode, the next new epoch overwrites it: %s", partition, error)
             return MirrorPartition()
 
     async def partitions(self, name: str, topic: str, count: int) -> list[MirrorPartition]:
-        """The first `count`, in order."""
+        """Return the state of the first `count` partitions, in order."""
         tps = [TopicPartition(topic, index) for index in range(count)]
         reads: list[Operation] = [Get(paths.link_partition(name, tp)) for tp in tps]
         found: list[MirrorPartition] = []
@@ -253,13 +255,13 @@ class LinkStore:
                     MirrorPartition.decode(paths.link_partition(name, tp), result.data or b"") if result.ok else None
                 )
             except Malformed as error:
-                log.error("nothing is known of %s: %s", tp, error)
+                log.error("[mirror %s] ignored its damaged znode: %s", tp, error)
                 known = None
             found.append(known or MirrorPartition())
         return found
 
     async def raise_producer_ids(self, floor: int) -> None:
-        """No block of producer ids begins below `floor` from now on."""
+        """Raise the start of the next block of producer ids to `floor`."""
         path = paths.LATEST_PRODUCER_ID_BLOCK
         while True:
             data, stat = await self._session.get(path)
@@ -274,7 +276,7 @@ class LinkStore:
     async def write_partitions(
         self, name: str, partitions: Mapping[TopicPartition, MirrorPartition]
     ) -> set[TopicPartition]:
-        """Those of them that a leader of a later epoch has written: they are left as they are."""
+        """Write states; return the partitions that a leader of a later epoch has written, which are not changed."""
         fenced: set[TopicPartition] = set()
         left = dict(partitions)
         while left:
@@ -293,21 +295,21 @@ class LinkStore:
             left = {}
             for (tp, operation), result in zip(writes.items(), results, strict=True):
                 if result.code in (ZkCode.NODE_EXISTS, ZkCode.BAD_VERSION):
-                    left[tp] = partitions[tp]  # somebody wrote meanwhile: who?
+                    left[tp] = partitions[tp]  # written meanwhile: read its leader epoch again
                 else:
                     checked(operation, result)
         return fenced
 
     async def tell(self, change: LinkChange) -> None:
-        """Every broker looks again."""
+        """Notify every broker of a change."""
         try:
             await self._session.create(paths.link_change(), change.encode(), sequence=True)
         except NoNode:
-            return  # nobody has made a link yet: nobody listens
+            return  # no link was ever created, so that no broker listens
 
 
 def _leader_epoch(path: str, data: bytes | None) -> LeaderEpoch:
-    """Of who wrote it last. What cannot be read is written over."""
+    """Return the leader epoch of the last writer. A damaged znode is overwritten."""
     try:
         return MirrorPartition.decode(path, data or b"").leader_epoch
     except Malformed:
@@ -326,5 +328,5 @@ def _topic(path: str, data: bytes | None) -> MirrorTopic | None:
     try:
         return MirrorTopic.decode(path, data or b"")
     except Malformed as error:
-        log.error("ignoring a mirror: %s", error)
+        log.error("ignored a mirror with a damaged znode: %s", error)
         return None

@@ -1,1 +1,1 @@
-"""Produced records must begin with the id of a registered schema, where their topic asks for it."""
+"""Checks that produced records begin with the id of a registered schema, for topics that require it."""

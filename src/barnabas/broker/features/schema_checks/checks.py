@@ -1,7 +1,8 @@
 """Topics whose records must begin with the id of a registered schema (`barnabas.value.schema.validation`).
 
-Costs nothing for other topics. For these, a batch whose ids are all known goes on at once. Any other waits in a copy while the
-registry is asked; what its connection sends after it waits as well, so the order stays. Only what clients produce is checked.
+Other topics have no extra cost. In a checked topic, a batch whose ids are all known is appended at once. Any other batch is
+copied and waits while the broker asks the registry; later requests of its connection wait as well, so that the order stays.
+Only batches of clients are checked.
 Owner: the event loop.
 """
 
@@ -28,19 +29,19 @@ from barnabas.wire.record_prefixes import PREFIX_BYTES, Strange, strange_records
 from barnabas.wire.records import records_body
 
 MAGIC: Final = 0
-#: More than the loop decompresses, and more records than it looks at: a thread does that.
+#: Larger batches (compressed, or by their number of records) are checked on a thread instead of the event loop.
 LOOP_BYTES_MAX: Final = 256 * 1024
 LOOP_RECORDS_MAX: Final = 2_000
-#: Batches that threads decompress at the same time: each may become large.
+#: Batches that threads decompress at the same time, because each may become large.
 _INFLATED_MAX: Final = 2
-#: Ids of one batch that the registry is asked about at the same time. One that is refused is enough to refuse the batch.
+#: Ids of one batch to look up at the same time. One unregistered id is enough to refuse the batch.
 _ASKED_TOGETHER: Final = 8
-#: Clients repeat the batch, and do not look for another leader.
+#: With this error clients retry the batch, but do not look for another leader.
 UNREACHABLE: Final = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 class _Checked(NamedTuple):
-    """A topic with the setting."""
+    """A topic with schema validation."""
 
     keys: Subjects | None
     values: Subjects | None
@@ -55,7 +56,7 @@ class _Checked(NamedTuple):
         return subjects
 
     def header(self, records: memoryview | bytearray) -> BatchHeader | None:
-        """Of a batch that is as its producer sent it; None where the append says what is wrong with it."""
+        """Return the header of an intact batch; None if the batch is not valid, which the append reports."""
         if len(records) < HEADER_SIZE:
             return None
         header = BatchHeader._make(HEADER.unpack_from(records))
@@ -88,7 +89,7 @@ class SchemaChecks:
         self._on_thread = on_thread
         self._ids = SchemaIds(config, clock, spawn)
         self._inflating = asyncio.Semaphore(_INFLATED_MAX)
-        #: By name. Empty: nothing to do.
+        #: By name. Without entries there is nothing to check.
         self.topics: dict[str, _Checked] = {}
 
     def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
@@ -115,13 +116,13 @@ class SchemaChecks:
             self._ids.forget()
 
     def is_clear(self, tp: TopicPartition, records: memoryview | bytearray) -> bool:
-        """Whether a batch may be appended at once, as far as its schemas are concerned. Else `refusal` has to say."""
+        """Whether a batch may be appended without asking the registry. If not, `refusal` decides."""
         checked = self.topics.get(tp.topic)
         if checked is None:
             return True
         header = checked.header(records)
         if header is None:
-            return True  # the append says what is wrong with it
+            return True  # the append reports what is wrong
         if header.record_count > LOOP_RECORDS_MAX or header.size_bytes > LOOP_BYTES_MAX:
             return False
         self._ids.look_again()
@@ -131,7 +132,7 @@ class SchemaChecks:
             return False
 
     async def refusal(self, tp: TopicPartition, records: bytearray) -> Refused | None:
-        """Why a batch may not be appended; asks the registry where that is needed."""
+        """Return why a batch may not be appended, or None. Asks the registry if necessary."""
         checked = self.topics.get(tp.topic)
         if checked is None or (header := checked.header(records)) is None:
             return None
@@ -142,7 +143,7 @@ class SchemaChecks:
         try:
             wrong = await self._wrong(checked, strange)
         except Unreachable as error:
-            return Refused(UNREACHABLE, f"the schema registry cannot be asked about records for {tp}: {error}")
+            return Refused(UNREACHABLE, f"cannot ask the schema registry about records for {tp}: {error}")
         if not wrong:
             return None
         bad = [each for each in strange if (each.is_key, each.prefix) in wrong]
@@ -156,14 +157,14 @@ class SchemaChecks:
             return strange
 
     async def _wrong(self, checked: _Checked, strange: Sequence[Strange]) -> set[tuple[bool, bytes]]:
-        """Beginnings that no record may have. Not all of them, where there are many."""
+        """Return prefixes that no record may have. If there are many, the result may be incomplete."""
         distinct = dict.fromkeys((each.is_key, each.prefix) for each in strange)
         wrong = {each for each in distinct if _has_no_id(each[1])}
         if wrong:
             return wrong
-        left = list(distinct)
-        while left:
-            together, left = left[:_ASKED_TOGETHER], left[_ASKED_TOGETHER:]
+        pending = list(distinct)
+        while pending:
+            together, pending = pending[:_ASKED_TOGETHER], pending[_ASKED_TOGETHER:]
             found = await asyncio.gather(
                 *(self._ids.is_registered(checked.subjects(is_key), prefix) for is_key, prefix in together)
             )

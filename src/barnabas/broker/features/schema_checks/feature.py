@@ -1,4 +1,4 @@
-"""Schema checks of a broker: topics turn them on, so that every broker has them."""
+"""Schema checks of a broker. They are part of every broker, because topics enable them."""
 
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.log_config import LogConfig

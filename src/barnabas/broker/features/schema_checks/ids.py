@@ -1,8 +1,8 @@
-"""Which schema ids the registry has under which subjects. Answers are kept, so that a broker seldom asks.
+"""Cache of schema ids and the subjects that they are registered under, so that a broker seldom asks the registry.
 
-That an id is registered is kept for an hour, and then looked up again while records are still taken: the registry may be away.
-That it is not is kept for seconds: whoever registers the schema then should not have to wait. Owner: the event loop; the
-registry is asked on threads.
+A registered id is cached for an hour and then looked up again in the background, while its records are still accepted: the
+registry may be down. An unregistered id is cached for seconds, so that a schema is usable soon after its registration.
+Owner: the event loop; threads ask the registry.
 """
 
 import asyncio
@@ -28,35 +28,35 @@ log = logging.getLogger(__name__)
 
 KNOWN_S: Final = 3600.0
 UNKNOWN_S: Final = 5.0
-#: How often ids that were known for long enough are looked up again, and how many at a time.
+#: How often to look up expired ids again, and how many at a time.
 LOOK_AGAIN_S: Final = 60.0
 _AGAIN_MAX: Final = 100
-#: After the registry could not be reached, it is left alone for so long: each request to it may hang.
+#: Pause after the registry could not be reached: each request to it may hang.
 UNREACHABLE_S: Final = 1.0
 _TIMEOUT_MS: Final = 5_000
-#: For all of an answer: who sends it byte by byte is not waited for.
+#: Limit for a whole answer, because a registry could send it byte by byte.
 _ANSWER_S: Final = 15.0
-#: A schema of a megabyte, as JSON within JSON.
+#: A schema of 1 MiB, as JSON within JSON.
 _ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-#: Of all topics together. Only what is registered counts as known, so nobody fills this up in normal use.
+#: Limit for all topics together. Only registered ids are counted, so normal use stays below it.
 KNOWN_MAX: Final = 100_000
 UNKNOWN_MAX: Final = 10_000
-#: Questions to the registry at the same time.
+#: Concurrent requests to the registry.
 _QUESTIONS_MAX: Final = 4
 #: "Schema not found", "Subject not found", "Subject does not have subject-level compatibility configured".
 _NOT_FOUND: Final = frozenset({40401, 40403, 40408})
 
 
 class Unreachable(BarnabasError):
-    """The registry gives no answer that says anything about a schema."""
+    """The registry gave no usable answer about a schema."""
 
 
 class Subjects(NamedTuple):
-    """Where the schemas of a topic's keys, or of its values, are registered."""
+    """Identifies where the schemas of a topic's keys, or of its values, are registered."""
 
     topic: str
     is_key: bool
-    #: Of `barnabas.value.subject.name.strategy`.
+    #: The value of `barnabas.value.subject.name.strategy` (or of the key's).
     strategy: str
 
     def named(self, record_names: Collection[str]) -> set[str]:
@@ -87,25 +87,25 @@ class SchemaIds:
         self._config = config
         self._clock = clock
         self._spawn = spawn
-        #: How records with registered schemas begin, and until when that is sure.
+        #: Prefixes of records with registered schemas, and when each has to be looked up again.
         self._known: dict[Subjects, dict[bytes, float]] = {}
         self._known_count = 0
         self._look_again_s = clock.monotonic_s() + LOOK_AGAIN_S
-        #: Oldest first: until when an id is known not to be registered.
+        #: Prefixes with unregistered ids, the oldest first, and when each entry expires.
         self._unknown: dict[tuple[Subjects, bytes], float] = {}
         self._asked: dict[tuple[Subjects, bytes], asyncio.Future[bool]] = {}
         self._questions = asyncio.Semaphore(_QUESTIONS_MAX)
         self._unreachable_until_s = 0.0
 
     def known(self, subjects: Subjects) -> dict[bytes, float]:
-        """How records may begin; it stays current until `drop`."""
+        """Return the allowed prefixes of records. The dictionary is updated in place until `drop`."""
         return self._known.setdefault(subjects, {})
 
     def drop(self, subjects: Subjects) -> None:
         self._known_count -= len(self._known.pop(subjects, ()))
 
     def forget(self) -> None:
-        """All answers: there are too many, or the registry is another one now."""
+        """Drop all answers: there are too many, or the registry's address has changed."""
         for prefixes in self._known.values():
             prefixes.clear()
         self._known_count = 0
@@ -113,7 +113,7 @@ class SchemaIds:
         self._unreachable_until_s = 0.0
 
     def look_again(self) -> None:
-        """Now and then, while records come: ids that have been known for long may have been deleted."""
+        """Look up expired ids again, as their schemas may have been deleted. Called while records arrive."""
         now_s = self._clock.monotonic_s()
         if now_s < self._look_again_s:
             return
@@ -129,10 +129,12 @@ class SchemaIds:
         try:
             await self._ask_once(subjects, prefix)
         except Unreachable as error:
-            log.warning("schema %d of %s still counts as registered: %s", id_of(prefix), subjects, error)
+            log.warning(
+                "[schema checks] cannot look up schema %d of %s, still accepting it: %s", id_of(prefix), subjects, error
+            )
 
     async def is_registered(self, subjects: Subjects, prefix: bytes) -> bool:
-        """:raises Unreachable: where nobody can say."""
+        """:raises Unreachable: if no registry answers."""
         if prefix in self._known.get(subjects, ()):
             return True
         if self._unknown.get((subjects, prefix), 0.0) > self._clock.monotonic_s():
@@ -140,13 +142,13 @@ class SchemaIds:
         return await self._ask_once(subjects, prefix)
 
     async def _ask_once(self, subjects: Subjects, prefix: bytes) -> bool:
-        """Those who ask the same at the same time get the same answer."""
+        """Look up an id. Concurrent callers share one request."""
         key = (subjects, prefix)
-        under_way = self._asked.get(key)
-        if under_way is None:
-            under_way = self._asked[key] = asyncio.get_running_loop().create_future()
-            self._spawn(self._answer(key, under_way), f"look up schema {id_of(prefix)}")
-        return await asyncio.shield(under_way)
+        pending = self._asked.get(key)
+        if pending is None:
+            pending = self._asked[key] = asyncio.get_running_loop().create_future()
+            self._spawn(self._answer(key, pending), f"look up schema {id_of(prefix)}")
+        return await asyncio.shield(pending)
 
     async def _answer(self, key: tuple[Subjects, bytes], asked: "asyncio.Future[bool]") -> None:
         try:
@@ -154,7 +156,7 @@ class SchemaIds:
                 found = await self._ask(*key)
         except Unreachable as error:
             asked.set_exception(error)
-            asked.exception()  # whoever waits gets it; nobody may be waiting any more
+            asked.exception()  # marks the error as retrieved: all callers may have gone
         else:
             self._note(*key, found)
             asked.set_result(found)
@@ -166,7 +168,7 @@ class SchemaIds:
         now_s = self._clock.monotonic_s()
         known = self._known.get(subjects)
         if known is None:
-            return  # the topic is not checked any more
+            return  # the topic is no longer checked
         if known.pop(prefix, None) is not None:
             self._known_count -= 1
         self._unknown.pop((subjects, prefix), None)
@@ -192,17 +194,19 @@ class SchemaIds:
         except (Unreachable, TimeoutError) as cause:
             error = cause if isinstance(cause, Unreachable) else Unreachable(f"no answer within {_ANSWER_S:.0f} s")
             self._unreachable_until_s = self._clock.monotonic_s() + UNREACHABLE_S
-            log.warning("no answer about schema %d of %s: %s", schema_id, subjects, error)
+            log.warning(
+                "[schema checks] the registry does not answer about schema %d of %s: %s", schema_id, subjects, error
+            )
             raise error from None
 
 
 def _look_up(config: BrokerConfig, subjects: Subjects, schema_id: int) -> bool:
-    """Blocking: on a thread."""
+    """Blocks; runs on a thread."""
     found = _get(config, f"schemas/ids/{schema_id}/subjects")
     if found is None:
         return False
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise Unreachable("the schema registry answers with something else than subjects")
+        raise Unreachable("the schema registry's answer is not a list of subjects")
     names: set[str] = set()
     if subjects.strategy != TOPIC_NAME:
         names = _names(config, schema_id)
@@ -225,9 +229,7 @@ def _names(config: BrokerConfig, schema_id: int) -> set[str]:
     try:
         return message_names(base64.b64decode(str(schema.get("schema")), validate=True))
     except (ValueError, Malformed) as error:
-        raise Unreachable(
-            f"the schema registry's form of Protobuf schema {schema_id} cannot be read: {error}"
-        ) from None
+        raise Unreachable(f"cannot parse the schema registry's form of Protobuf schema {schema_id}: {error}") from None
 
 
 def _alias(config: BrokerConfig, subject: str) -> str | None:
@@ -236,7 +238,7 @@ def _alias(config: BrokerConfig, subject: str) -> str | None:
 
 
 def _get(config: BrokerConfig, path: str) -> Any:
-    """JSON; None where the registry says that there is no such thing."""
+    """Return the JSON of an answer; None if the registry says that the item does not exist."""
     urls = config.barnabas_schema_registry_url
     reasons = [] if urls else ["barnabas.schema.registry.url is not set on this broker"]
     for url in urls:
@@ -254,7 +256,7 @@ def _get(config: BrokerConfig, path: str) -> Any:
                 return None
             reasons.append(str(error))
         except (ValueError, RecursionError):
-            reasons.append(f"{url} does not answer as a registry does")
+            reasons.append(f"{url} does not answer with JSON: is it a schema registry?")
     raise Unreachable("; ".join(reasons))
 
 

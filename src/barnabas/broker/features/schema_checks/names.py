@@ -1,7 +1,7 @@
-"""Names that a schema gives to records: what `RecordNameStrategy` makes subjects of. Pure.
+"""Names that a schema gives to records: `RecordNameStrategy` derives subjects from them. Pure.
 
-An Avro schema has a full name, a JSON Schema a title. A Protobuf file has as many names as messages; which of them a record
-is, is said behind its schema id, where a broker does not look: all of them count.
+An Avro schema has a full name, a JSON Schema a title. A Protobuf file has a name for each message. Only bytes after the
+schema id, which the broker does not read, say which message a record is: so all names are allowed.
 """
 
 import json
@@ -22,7 +22,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def record_names(schema_type: str, text: str) -> set[str]:
-    """Of an Avro or JSON schema."""
+    """Return the names of an Avro or JSON schema."""
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError):
@@ -42,7 +42,7 @@ def record_names(schema_type: str, text: str) -> set[str]:
 
 
 def message_names(file_descriptor: bytes) -> set[str]:
-    """Of a Protobuf file, as a serialized FileDescriptorProto; `Malformed` where it is none."""
+    """Return the names of a serialized FileDescriptorProto; raise `Malformed` if it cannot be parsed."""
     package, messages = "", []
     for number, value in _fields(file_descriptor):
         if number == _FILE_PACKAGE:
@@ -72,7 +72,7 @@ def _text(value: bytes) -> str:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Those that have bytes."""
+    """Yield the length-delimited fields."""
     pos, end = 0, len(data)
     while pos < end:
         tag, pos = read_uvarint(data, pos)

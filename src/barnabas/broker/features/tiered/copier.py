@@ -1,8 +1,8 @@
-"""Copies rolled segments of the partitions that this broker leads: announced, put, finished, in Kafka's order.
+"""Copies rolled segments of the partitions that this broker leads. Each is announced, uploaded, and finished, as in Kafka.
 
-Owner: the event loop. Whoever dies in between leaves an announced copy, which the next leader finds and removes. A store that
-fails is asked again, with the same object names, for as long as this broker leads and the segment is there: local retention
-waits meanwhile.
+Owner: the event loop. A broker that fails during a copy leaves an announced copy, which the next leader finds and removes. If
+the store fails, the copy is retried with the same object names while this broker leads and the segment exists: meanwhile
+local retention keeps the segment.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class SegmentGone(BarnabasError):
-    """The segment left the log, or changed, while it was copied: retention, DeleteRecords, or a move to another disk."""
+    """The segment left the log, or changed, during its copy, because of retention, DeleteRecords, or a move to another disk."""
 
 
 class Copier:
@@ -77,25 +77,25 @@ class Copier:
         limits = settings()
         self._slots = asyncio.Semaphore(limits.copiers)
         self._rate = SimpleRate(windows=limits.copy_windows, window_ms=limits.copy_window_ms)
-        #: Those who wait for the quota wait in line.
+        #: Copies wait in line for the quota.
         self._quota = asyncio.Lock()
 
     def next_candidate(self, lead: Leadership) -> CopyCandidate | None:
-        """The oldest segment that may be copied and is not. :raises Refused: while an index is rebuilt."""
+        """Return the oldest segment that has yet to be copied. :raises Refused: while an index is rebuilt."""
         of = self._log_of(lead.of.tp)
         view = self._metadata.view(lead.of)
         if lead.is_over or of is None or view is None or not _is_copied(of):
             return None
         start = lineage.covered_end(view, of.epochs, of.local_log_start_offset, of.log_end_offset)
         for candidate in of.copy_candidates(start):
-            # A log whose first record is above its first offset, as of a topic that was compacted, has a hole there that no
-            # copy fills: what has no leader epoch is no record.
+            # The log's first record may be above its first offset, as in a formerly compacted topic. No copy can fill that gap:
+            # an offset without a leader epoch has no record.
             if candidate.epochs and not _is_there(view, of, candidate):
                 return candidate
         return None
 
     async def run(self, lead: Leadership) -> None:
-        """Copy all that there is to copy, one after the other."""
+        """Copy all segments that can be copied, one after the other."""
         failures = 0
         while not lead.is_over:
             try:
@@ -109,7 +109,7 @@ class Copier:
                 return
             except (MetadataUnavailable, Refused) as error:
                 failures += 1
-                log.warning("%s: cannot copy to the tier, trying again: %s", lead.of.tp, error)
+                log.warning("[tier %s] cannot copy, will retry: %s", lead.of.tp, error)
                 await asyncio.sleep(self._settings().pause_s(failures, self._chance))
             else:
                 failures = 0
@@ -134,7 +134,7 @@ class Copier:
         try:
             await self._metadata.publish(segment)
             await self._put(lead, segment, candidate)
-            # From here on the log's word counts, not ours: another leader may have removed what we put.
+            # From here on only the metadata counts: another leader may have removed the objects.
             may_be_finished = True
             finished = SegmentUpdate(
                 segment.id, SegmentState.COPY_FINISHED, self._clock.now_ms(), self._broker_id, segment.custom
@@ -146,35 +146,35 @@ class Copier:
         finally:
             lead.being_copied.discard(segment.id)
             if not is_finished:
-                # Not by this task, which ends with the leadership: whoever leads now may have removed the segment before our
-                # last object was there, and nobody else knows of that one.
+                # A separate task, because this one ends with the leadership: the new leader may have removed the segment before
+                # our last object was uploaded, and would not know of that object.
                 self._spawn(self._tidy_up(segment, may_be_finished), f"tier leavings of {lead.of.tp}")
         if not is_finished:
             log.warning(
-                "%s: the copy of offset %d does not count: another leader removed it, or the metadata is read again",
+                "[tier %s] dropped the copy of offset %d, will retry: another leader removed it, or its metadata is unknown",
                 *(lead.of.tp, segment.start_offset),
             )
             return
         self._metrics.of(lead.of.topic).copied_bytes.add(segment.size_bytes)
         log.info(
-            "%s: copied offsets %d to %d, %d bytes, to the tier",
+            "[tier %s] copied offsets %d to %d, %d bytes, to the tier",
             *(lead.of.tp, segment.start_offset, segment.end_offset, segment.size_bytes),
         )
 
     async def _tidy_up(self, segment: RemoteSegment, may_be_finished: bool) -> None:
-        """Delete the objects of a copy that was given up, unless it has come to be finished after all. Goes on for as long as
-        the store or the metadata cannot be asked."""
+        """Delete the objects of an abandoned copy, unless the metadata says that it was finished after all. Retry while the
+        store or the metadata is unavailable."""
         failures = 0
         while not self._metadata.is_stopped and (self._metadata.is_read(segment.id.of) or not may_be_finished):
-            # A request that was given up may still take effect: not at once.
+            # A request that was abandoned may still take effect a little later.
             await asyncio.sleep(self._settings().pause_s(failures, self._chance))
             failures += 1
             try:
                 if may_be_finished and not await self._is_removed(segment):
-                    return  # it is finished, or the leader will see to it
+                    return  # the copy is finished, or the leader will remove it
                 await self._store.delete(layout.keys(segment))
             except (MetadataUnavailable, StoreFault) as error:
-                log.debug("%s: what a copy left cannot be removed, trying again: %s", segment.id, error)
+                log.debug("[tier %s] cannot remove an abandoned copy, will retry: %s", segment.id, error)
             else:
                 return
 
@@ -182,7 +182,7 @@ class Copier:
         await self._metadata.catch_up(segment.id.of)
         view = self._metadata.view(segment.id.of)
         if view is None:
-            raise MetadataUnavailable(f"{segment.id.of}: what the tier has is being read again")
+            raise MetadataUnavailable(f"{segment.id.of}: its metadata is being read again")
         known = view.get(segment.id)
         return known is None or known.state is SegmentState.DELETE_STARTED
 
@@ -201,7 +201,7 @@ class Copier:
         )
 
     async def _put(self, lead: Leadership, segment: RemoteSegment, candidate: CopyCandidate) -> None:
-        """Both objects, until they are there. :raises SegmentGone, LeadershipLost:"""
+        """Upload both objects; retry until they are stored. :raises SegmentGone, LeadershipLost:"""
         failures = 0
         counters = self._metrics.of(lead.of.topic)
         while True:
@@ -214,7 +214,7 @@ class Copier:
                     await self._store.put(layout.indexes_key(segment), indexes)
                     await self._store.put(layout.log_key(segment), FilePart(candidate.log_path, candidate.size_bytes))
             except (StoreFault, OSError) as error:
-                # An OSError is of our own files, which may have gone meanwhile: the next look tells.
+                # An OSError concerns our own files, which may have been deleted meanwhile: the next check finds out.
                 failures += 1
                 counters.copy_errors.add()
                 if isinstance(error, StoreFault):
@@ -230,7 +230,7 @@ class Copier:
         now = None if of is None or not _is_copied(of) else next(of.copy_candidates(candidate.base_offset), None)
         same = now is not None and now[:5] == candidate[:5]
         if not same:
-            raise SegmentGone(f"the segment of offset {candidate.base_offset} is not there to be copied any more")
+            raise SegmentGone(f"the segment of offset {candidate.base_offset} no longer exists")
 
 
 def _is_copied(of: Log) -> bool:
@@ -238,7 +238,7 @@ def _is_copied(of: Log) -> bool:
 
 
 def _is_there(view: RemoteLogMetadataCache, of: Log, candidate: CopyCandidate) -> bool:
-    """Whether the tier has all of its records."""
+    """Whether the tier has all of the segment's records."""
     end = candidate.end_offset + 1
     return lineage.covered_end(view, of.epochs, candidate.epochs[0].start_offset, end) == end
 

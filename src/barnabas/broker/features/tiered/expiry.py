@@ -1,7 +1,7 @@
-"""What may go from the tier, decided by the leader of a partition. Pure.
+"""Decides what to remove from the tier, as the leader of a partition. Pure.
 
-Retention is of the whole log: the oldest segments go, and the log start goes with them. Beside it there is what nobody reads:
-leavings of a leader that died in mid-copy, deletions that were not finished, and records that an unclean election took back.
+Retention applies to the whole log: the oldest segments are removed, and the log start rises. Besides, some segments have no
+readers: copies of a leader that failed, unfinished deletions, and records that an unclean election took back.
 """
 
 from collections.abc import Collection
@@ -18,33 +18,33 @@ from barnabas.broker.storage.epoch_cache import LeaderEpochCache
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """Of the local log of the leader, at one moment."""
+    """State of the leader's local log at one moment."""
 
     leader_epoch: int
     log_start: int
     local_start: int
     log_end: int
     epochs: LeaderEpochCache
-    #: Of what is not in the tier yet.
+    #: Size of the records that are not in the tier yet.
     only_local_bytes: int
 
 
 class Removal(NamedTuple):
     segment: RemoteSegment
-    #: For the log: why.
+    #: Shown in the log.
     reason: str
-    #: Its copy was never finished. If it comes to be after all, it stays.
+    #: Remove the segment only while its copy is unfinished. If the copy gets finished after all, it stays.
     if_unfinished: bool = False
 
 
 @dataclass(slots=True)
 class Plan:
     removals: list[Removal] = field(default_factory=list)
-    #: Where the log starts once they are gone; None: where it does.
+    #: The log start after the removals; None: unchanged.
     log_start: Offset | None = None
-    #: What another leader began to copy later than this one began to lead: this broker leads no more, and does not know it yet.
+    #: A later leader has begun a copy: this broker no longer leads, but does not know it yet.
     is_deposed: bool = False
-    #: Until then, and until so many bytes more are in the log, a new look at the same segments finds nothing more to do.
+    #: Until this time, and until the log has grown by so many bytes, checking the same segments again finds nothing to do.
     idle_until_ms: int | None = None
     idle_bytes: int | None = None
 
@@ -58,8 +58,8 @@ def plan(
     now_ms: int,
     is_tiered: bool = True,
 ) -> Plan:
-    """`is_tiered` is false once a topic has left the tier: nothing of it stays there."""
-    made = Plan()
+    """`is_tiered` is false once the topic has left the tier: then all its segments are removed."""
+    result = Plan()
     kept: list[RemoteSegment] = []
     strangers: list[RemoteSegment] = []
     for segment in tier.all():
@@ -67,36 +67,36 @@ def plan(
         if segment.id in being_copied:
             continue
         if max(mark.leader_epoch if mark is not None else -1, *segment.epochs, -1) > facts.leader_epoch:
-            made.is_deposed = True
+            result.is_deposed = True
         elif segment.state is SegmentState.DELETE_STARTED:
-            made.removals.append(Removal(segment, "its deletion was not finished"))
+            result.removals.append(Removal(segment, "its deletion was not finished"))
         elif not is_tiered:
-            made.removals.append(Removal(segment, "the topic is not in the tier any more"))
+            result.removals.append(Removal(segment, "the topic has left the tier"))
         elif segment.end_offset < facts.log_start:
-            made.removals.append(Removal(segment, f"below the log start, {facts.log_start}"))
+            result.removals.append(Removal(segment, f"below the log start, {facts.log_start}"))
         elif segment.state is SegmentState.COPY_STARTED:
-            # Of another's that says nothing of its leader nobody can tell whether it is still at work.
+            # A copy of other software has no leader epoch, so it is unknown whether its leader is still copying.
             if mark is not None and _is_held_elsewhere(segment, tier, facts):
-                made.removals.append(Removal(segment, "its copy was not finished", if_unfinished=True))
+                result.removals.append(Removal(segment, "its copy was not finished", if_unfinished=True))
         elif not tier.is_read(segment):
-            continue  # another copy has all that it has, and goes with it
+            continue  # another copy contains all its records, and is removed with it
         elif lineage.is_within(segment, facts.epochs, facts.log_start, facts.log_end):
             kept.append(segment)
         elif lineage.knows_all(tier, facts.epochs, facts.log_start) and not lineage.touches(
             segment, facts.epochs, facts.log_end
         ):
             strangers.append(segment)
-    if made.is_deposed:
+    if result.is_deposed:
         return Plan(is_deposed=True)
     if is_tiered:
-        _expire(made, kept, facts, config, now_ms)
-        _remove_strangers(made, strangers, config, now_ms, has_history=bool(kept))
-    return made
+        _expire(result, kept, facts, config, now_ms)
+        _remove_strangers(result, strangers, config, now_ms, has_history=bool(kept))
+    return result
 
 
 def _is_held_elsewhere(segment: RemoteSegment, tier: RemoteLogMetadataCache, facts: LogFacts) -> bool:
-    """Whether the log has all its records here, or in finished copies. If not, the end of this copy was told and then lost
-    with the metadata, after the records were deleted here: it may be all that is left of them."""
+    """Whether all the records are also in the local log or in finished copies. If not, this copy was probably finished, and the
+    metadata lost after the records were deleted here: it may be the only copy of them."""
     start = max(segment.start_offset, facts.log_start)
     end = min(segment.end_offset + 1, facts.local_start)
     if start >= end or not lineage.is_within(segment, facts.epochs, facts.log_start, facts.log_end):
@@ -104,8 +104,8 @@ def _is_held_elsewhere(segment: RemoteSegment, tier: RemoteLogMetadataCache, fac
     return lineage.covered_end(tier, facts.epochs, start, end) >= end
 
 
-def _expire(made: Plan, kept: list[RemoteSegment], facts: LogFacts, config: LogConfig, now_ms: int) -> None:
-    """The oldest of the log's own, for as long as one rule or the other wants it."""
+def _expire(result: Plan, kept: list[RemoteSegment], facts: LogFacts, config: LogConfig, now_ms: int) -> None:
+    """Remove the oldest segments of the log's own history while a retention rule applies."""
     excess = -1
     if config.retention_bytes >= 0:
         excess = facts.only_local_bytes + sum(each.size_bytes for each in kept) - config.retention_bytes
@@ -115,24 +115,24 @@ def _expire(made: Plan, kept: list[RemoteSegment], facts: LogFacts, config: LogC
         elif excess >= segment.size_bytes:
             reason = f"retention.bytes={config.retention_bytes}"
         else:
-            made.idle_until_ms = segment.max_timestamp + config.retention_ms if config.retention_ms >= 0 else None
-            made.idle_bytes = segment.size_bytes - excess if config.retention_bytes >= 0 else None
+            result.idle_until_ms = segment.max_timestamp + config.retention_ms if config.retention_ms >= 0 else None
+            result.idle_bytes = segment.size_bytes - excess if config.retention_bytes >= 0 else None
             break
         excess -= segment.size_bytes
-        made.removals.append(Removal(segment, reason))
-        made.log_start = Offset(max(segment.end_offset + 1, made.log_start or 0))
+        result.removals.append(Removal(segment, reason))
+        result.log_start = Offset(max(segment.end_offset + 1, result.log_start or 0))
 
 
 def _remove_strangers(
-    made: Plan, strangers: list[RemoteSegment], config: LogConfig, now_ms: int, *, has_history: bool
+    result: Plan, strangers: list[RemoteSegment], config: LogConfig, now_ms: int, *, has_history: bool
 ) -> None:
-    """No record of theirs is in this log: an unclean election took them back. If the tier has nothing at all that is in the
-    log, it is more likely that the log was lost: they stay for as long as retention has it, for somebody to look at."""
+    """Remove segments without a record of this log: an unclean election took them back. If no segment at all belongs to the
+    log, the log was probably lost: then they stay until retention, so that an operator can look at them."""
     for segment in strangers:
         is_old = config.retention_ms >= 0 and segment.max_timestamp <= now_ms - config.retention_ms
         if not has_history and not is_old:
             if config.retention_ms >= 0:
                 expires_ms = segment.max_timestamp + config.retention_ms
-                made.idle_until_ms = min(expires_ms, made.idle_until_ms or expires_ms)
+                result.idle_until_ms = min(expires_ms, result.idle_until_ms or expires_ms)
         else:
-            made.removals.append(Removal(segment, "not in the history of the log, after an unclean election"))
+            result.removals.append(Removal(segment, "not in the history of the log, after an unclean election"))

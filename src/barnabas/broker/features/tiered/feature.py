@@ -1,4 +1,4 @@
-"""Tiered storage of a broker: on with `remote.log.storage.system.enable`."""
+"""Tiered storage of a broker, enabled by `remote.log.storage.system.enable`."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -38,7 +38,7 @@ class TieredPlugin(Plugin):
         on_thread, spawn = host.on_thread, host.spawn
         config = context.config
         assert config.barnabas_remote_storage_url is not None  # `base.config.checks`
-        new_metadata_topic(config)  # refuses what cannot be read, before anybody needs it
+        new_metadata_topic(config)  # refuses invalid settings at the start
         self._context = context
         self._spawn = spawn
         store = (platform.open_store or open_store)(config.barnabas_remote_storage_url, store_settings(config))
@@ -95,7 +95,7 @@ class TieredPlugin(Plugin):
             spawn=spawn,
         )
         self._assemble_reads(store, platform, host.timers, on_thread, metrics)
-        # Followers of leaders that have their beginning in the tier, and consumers that read it.
+        # Used for followers of leaders whose first records are in the tier, and for consumers that read those.
         host.replication.fetchers.tier = context.replicas.fetches.tier = self.reads
         self.internal_topics = (self.metadata.topic,)
         context.metadata.subscribe(self._metadata_changed)
@@ -157,7 +157,7 @@ class TieredPlugin(Plugin):
             self._look_at(partition)
 
     def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
-        """`topic` is empty if every topic's settings may have changed."""
+        """`topic` is empty if the settings of any topic may have changed."""
         for partition in list(self._context.replicas):
             if topic in ("", partition.tp.topic):
                 self._look_at(partition)
@@ -187,7 +187,7 @@ class TieredPlugin(Plugin):
     # -- gauges -------------------------------------------------------------------------------------------------------
 
     def _add_gauges(self) -> None:
-        """Kafka's are by partition, too; all are computed when somebody scrapes."""
+        """Add gauges; Kafka's are by partition as well. All values are computed when metrics are scraped."""
         registry, manager = self._context.registry, self.manager
 
         def add(name: str, what: str, read: Callable[[Log, TopicPartition], float]) -> None:
@@ -202,19 +202,21 @@ class TieredPlugin(Plugin):
             copied, active = log.highest_copied_offset, log.active_segment
             return [each.size_bytes for each in log.segments if each.base_offset > copied and each is not active]
 
-        add("remote_copy_lag_bytes", "Bytes of rolled segments that the tier has not.", lambda *of: sum(lag(*of)))
-        add("remote_copy_lag_segments", "Rolled segments that the tier has not.", lambda *of: len(lag(*of)))
-        add("remote_delete_lag_bytes", "Bytes that are to go from the tier.", lambda _, tp: _to_remove(manager, tp)[1])
+        add(
+            "remote_copy_lag_bytes", "Bytes of rolled segments that are not in the tier yet.", lambda *of: sum(lag(*of))
+        )
+        add("remote_copy_lag_segments", "Rolled segments that are not in the tier yet.", lambda *of: len(lag(*of)))
+        add("remote_delete_lag_bytes", "Bytes to remove from the tier.", lambda _, tp: _to_remove(manager, tp)[1])
         add(
             "remote_delete_lag_segments",
-            "Segments that are to go from the tier.",
+            "Segments to remove from the tier.",
             lambda _, tp: _to_remove(manager, tp)[0],
         )
         add("remote_log_size_bytes", "Bytes of the partition in the tier.", partial(_in_tier, manager, "size_bytes"))
         add("remote_log_metadata_count", "Segments known in the tier.", partial(_in_tier, manager, "count"))
         registry.gauge(
             "barnabas_tier_store_failing_seconds",
-            "For how long the object store has done nothing that it was asked for; 0 while it does.",
+            "How long all requests to the object store have failed, in seconds; 0 while it works.",
             lambda: manager.health.failing_s,
         )
 
@@ -227,14 +229,14 @@ def _in_tier(manager: TierManager, what: str, log: Log, tp: TopicPartition) -> f
 
 
 def _to_remove(manager: TierManager, tp: TopicPartition) -> tuple[int, int]:
-    """How many segments, and their bytes."""
+    """Return the number of segments and their bytes."""
     lead = manager.led.get(tp)
     segments = [] if lead is None else lead.to_remove
     return len(segments), sum(each.size_bytes for each in segments)
 
 
 def _is_hosted(log: Log) -> bool:
-    """A topic that has left the tier is looked after until nothing of it is there any more."""
+    """Whether this broker manages the log's tier: after the topic has left the tier, until all its segments are removed."""
     return log.is_tiered or (log.config.remote_log_delete_on_disable and not log.config.remote_storage_enable)
 
 

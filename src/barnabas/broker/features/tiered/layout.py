@@ -1,11 +1,11 @@
-"""Where a segment is in the store, and what its second object holds. Pure.
+"""Names of a segment's objects in the store, and the format of the second object. Pure.
 
-Two objects a segment, under the URL of `barnabas.remote.storage.url`:
+Each segment has two objects, under the URL of `barnabas.remote.storage.url`:
 
     {topic}-{topic id}/{partition}/{start offset, 20 digits}-{segment uuid}.log      the records, as on disk
     {topic}-{topic id}/{partition}/{start offset, 20 digits}-{segment uuid}.indexes  everything else
 
-Ids are written as Kafka writes them: URL-safe base64. The second object is small and is read at once:
+Ids are written as Kafka writes them: URL-safe base64. The second object is small and is read as a whole:
 
     "BTIX", version (int16), number of parts (int16), then for each part its kind (int16), CRC32C, start and length (int32),
     then the CRC32C of all this; then the parts. Starts count from the beginning of the object; all numbers are big-endian.
@@ -38,22 +38,22 @@ _NAME: Final = re.compile(r"([0-9]{20})-([A-Za-z0-9_-]{22})(\.log|\.indexes)")
 
 
 class Part(IntEnum):
-    """What the second object holds, each as its file is on disk."""
+    """The parts of the second object, each with the content of the file on disk."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2
-    #: Left out where no transaction was aborted.
+    #: Left out if no transaction was aborted.
     TXN_INDEX = 3
-    #: The producers as of the segment's end. Left out where there was no snapshot.
+    #: The producers as of the segment's end. Left out if there was no snapshot.
     PRODUCER_SNAPSHOT = 4
     #: The leader epochs of the log, from its start to the segment's end: a `leader-epoch-checkpoint`.
     LEADER_EPOCHS = 5
-    #: What the metadata topic says of it, for those who read the store alone: `Bounds`.
+    #: The segment's `Bounds` from the metadata topic, for readers that have access to the store only.
     BOUNDS = 6
 
 
 class Bounds(NamedTuple):
-    #: Inclusive.
+    #: Offset of the last record (inclusive).
     end_offset: int
     max_timestamp: int
 
@@ -73,7 +73,7 @@ _KINDS: Final = frozenset(Part)
 
 
 class ObjectName(NamedTuple):
-    """What a key says."""
+    """The fields of an object's key."""
 
     id: RemoteSegmentId
     start_offset: Offset
@@ -94,7 +94,7 @@ def indexes_key(segment: RemoteSegment) -> str:
 
 
 def indexes_of(log_key: str) -> str:
-    """The second object beside a first one."""
+    """Return the key of the second object that belongs to a first one."""
     return log_key.removesuffix(LOG) + INDEXES
 
 
@@ -108,7 +108,7 @@ def _key(segment: RemoteSegment, suffix: str) -> str:
 
 
 def parse_key(key: str) -> ObjectName | None:
-    """None: the object is not one of ours."""
+    """None: not one of our objects."""
     prefix = _PREFIX.match(key)
     name = None if prefix is None else _NAME.fullmatch(key, prefix.end())
     if prefix is None or name is None:
@@ -131,7 +131,7 @@ def pack_indexes(parts: Mapping[Part, bytes]) -> bytes:
 
 
 def unpack_indexes(data: bytes) -> dict[Part, bytes]:
-    """:raises Malformed: if the object is cut, or is not what was written. Parts of a later version are passed over."""
+    """:raises Malformed: if the object is incomplete or damaged. Parts of a later version are ignored."""
     if len(data) < _HEAD.size:
         raise Malformed(f"{len(data)} bytes are too few for the indexes of a segment")
     magic, version, count = _HEAD.unpack_from(data)
@@ -139,9 +139,9 @@ def unpack_indexes(data: bytes) -> dict[Part, bytes]:
         raise Malformed(f"not the indexes of a segment: they begin with {data[: _HEAD.size].hex()}")
     end = _HEAD.size + count * _PART.size
     if len(data) < end + _CRC.size:
-        raise Malformed(f"the head of the indexes is cut after {len(data)} bytes")
+        raise Malformed(f"the header of the indexes is incomplete: {len(data)} bytes")
     if _CRC.unpack_from(data, end)[0] != crc32c.crc32c(data[:end]):
-        raise Malformed("the head of the indexes has another checksum than it says")
+        raise Malformed("the header of the indexes has a wrong checksum")
     parts: dict[Part, bytes] = {}
     for i in range(count):
         kind, crc, start, length = _PART.unpack_from(data, _HEAD.size + i * _PART.size)
@@ -154,7 +154,7 @@ def unpack_indexes(data: bytes) -> dict[Part, bytes]:
 
 
 def unpack_indexes_of(segment: RemoteSegment, data: bytes) -> dict[Part, bytes]:
-    """:raises Malformed: also if the object says that it belongs to a segment with another end."""
+    """:raises Malformed: also if the object's bounds are those of a segment with another end."""
     parts = unpack_indexes(data)
     if Part.BOUNDS in parts:
         end = Bounds.decode(parts[Part.BOUNDS]).end_offset

@@ -1,4 +1,4 @@
-"""One leadership of one tiered partition: what its copies and removals look at before every step. Owner: the event loop."""
+"""One leadership of one tiered partition: its copies and removals check it before every step. Owner: the event loop."""
 
 import asyncio
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from barnabas.broker.storage.log import Log
 
 
 class Look(NamedTuple):
-    """What the last look at the segments saw, and until when another would find nothing else."""
+    """What the last check of the segments depended on, and until when another check would find nothing new."""
 
     version: int
     log_start: int
@@ -29,31 +29,31 @@ class Look(NamedTuple):
 
 
 class LeadershipLost(BarnabasError):
-    """Another leads now, or nobody: whatever is under way ends."""
+    """Another broker leads now, or none does: all work for the partition ends."""
 
 
 class Leadership:
-    """It ends once and does not come back: a later one of the same broker is another object."""
+    """A leadership ends once: when the same broker leads again, that is another object."""
 
     def __init__(self, of: TierPartition, epoch: int) -> None:
         self.of = of
         self.epoch = epoch
-        #: Everything that was written about the partition before has been read.
+        #: All metadata that earlier leaders wrote about the partition has been read.
         self.is_ready = False
         self.is_over = False
-        #: Copies under way: they are nobody's leavings.
+        #: Copies in progress, which must not be removed as abandoned.
         self.being_copied: set[RemoteSegmentId] = set()
         self.copying: asyncio.Task[None] | None = None
         self.expiring: asyncio.Task[None] | None = None
-        #: What is to go from the tier, and has not gone yet.
+        #: Segments that are yet to be removed from the tier.
         self.to_remove: list[RemoteSegment] = []
-        #: None: nobody has looked yet, or there was more to do.
+        #: None: not checked yet, or there was more to do.
         self.look: Look | None = None
 
     def check(self) -> None:
         """:raises LeadershipLost:"""
         if self.is_over:
-            raise LeadershipLost(f"{self.of.tp} is not led in epoch {self.epoch} any more")
+            raise LeadershipLost(f"this broker no longer leads {self.of.tp} in epoch {self.epoch}")
 
     def end(self) -> None:
         self.is_over = True

@@ -1,7 +1,7 @@
-"""Which segments of the tier are the beginning of a log. Pure.
+"""Finds the segments in the tier that belong to a log's history. Pure.
 
-The tier may hold segments of leaders that an unclean election has overruled. A log knows in which leader epoch each of its
-records was written, a segment does too: as far as both say the same, the segment's records are the log's.
+The tier may contain segments of leaders that an unclean election has overruled. Both a log and a segment know the leader epoch
+of each of their records: where both agree, the segment's records are the log's.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
 
 def piece_at(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int) -> Piece | None:
-    """None: the tier has no finished segment with the log's record at `offset`."""
+    """None: no finished segment in the tier has the log's record at `offset`."""
     epoch = epochs.epoch_at(offset)
     if epoch is None:
         return _hole_at(view, epochs, offset)
@@ -31,13 +31,13 @@ def piece_at(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int
         return None
     end = segment.end_offset + 1
     if len(segment.epochs) == 1 and epochs.end_offset_for(epoch, end).end_offset >= end:
-        return Piece(segment, offset, end)  # nearly all are like this
+        return Piece(segment, offset, end)  # the common case
     return Piece(segment, offset, _agreed_end(segment, epochs.entries, offset))
 
 
 def _hole_at(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int) -> Piece | None:
-    """A log whose first record is above its first offset, as of a topic that was compacted: the segment with that record, if
-    that begins at `offset` or before, and says itself that it has none below it."""
+    """For a log whose first record is above its first offset, as in a formerly compacted topic: return the segment with that
+    record if it begins at `offset` or before and has no record below the first one."""
     earliest = epochs.earliest
     first = None if earliest is None else piece_at(view, epochs, earliest.start_offset)
     if earliest is None or first is None or not first.segment.start_offset <= offset < earliest.start_offset:
@@ -46,7 +46,7 @@ def _hole_at(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int
 
 
 def pieces(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, start: int, end: int) -> Iterator[Piece]:
-    """Whatever the tier has of [start, end), in order."""
+    """Yield the parts of [start, end) that are in the tier, in order."""
     offset = start
     while offset < end:
         piece = piece_at(view, epochs, offset)
@@ -61,7 +61,7 @@ def pieces(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, start: int, e
 
 
 def covered_end(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int, log_end: int) -> Offset:
-    """The first offset, from `offset` on, that the log has and the tier has not."""
+    """Return the first offset, from `offset` on, that is in the log but not in the tier."""
     for piece in pieces(view, epochs, offset, log_end):
         if piece.offset > offset:
             break
@@ -70,13 +70,13 @@ def covered_end(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: 
 
 
 def first_available(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int, local_start: int) -> Offset:
-    """The first offset, from `offset` on, that somebody can read: in the tier, or here from `local_start` on."""
+    """Return the first readable offset, from `offset` on: in the tier, or locally from `local_start` on."""
     first = next(pieces(view, epochs, offset, local_start), None)
     return Offset(local_start if first is None else min(first.offset, local_start))
 
 
 def knows_all(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, log_start: int) -> bool:
-    """Whether the log knows the epochs of all its records. If not, nobody can say what of the tier is not the log's."""
+    """Whether the log knows the epochs of all its records. If not, it is unknown which segments are not the log's."""
     earliest = epochs.earliest
     return earliest is not None and (
         earliest.start_offset <= log_start or piece_at(view, epochs, log_start) is not None
@@ -84,7 +84,7 @@ def knows_all(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, log_start:
 
 
 def is_within(segment: RemoteSegment, epochs: LeaderEpochCache, log_start: int, log_end: int) -> bool:
-    """Whether every record of the segment, from the log start on, is one of this log."""
+    """Whether every record of the segment, from the log start on, belongs to this log."""
     return all(
         end < log_start
         or _shared(epochs, epoch, max(start, log_start), end, log_end) == end - max(start, log_start) + 1
@@ -93,12 +93,12 @@ def is_within(segment: RemoteSegment, epochs: LeaderEpochCache, log_start: int, 
 
 
 def touches(segment: RemoteSegment, epochs: LeaderEpochCache, log_end: int) -> bool:
-    """Whether any record of the segment is one of this log."""
+    """Whether any record of the segment belongs to this log."""
     return any(_shared(epochs, epoch, start, end, log_end) > 0 for epoch, start, end in _ranges(segment))
 
 
 def _agreed_end(segment: RemoteSegment, ours: list[EpochEntry], offset: int) -> int:
-    """Up to where both tell the same of the records from `offset` on."""
+    """Return the offset up to which segment and log have the same epochs, from `offset` on."""
     theirs = sorted(segment.epochs.items())
     end = segment.end_offset + 1
     for place, (epoch, start) in enumerate(ours):
@@ -120,7 +120,7 @@ def _agreed_end(segment: RemoteSegment, ours: list[EpochEntry], offset: int) -> 
 
 
 def _next_start(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int) -> int | None:
-    """Where the tier goes on after a hole."""
+    """Return the offset at which the tier continues after a gap."""
     entries = epochs.entries
     for place, (epoch, start) in enumerate(entries):
         end = entries[place + 1].start_offset if place + 1 < len(entries) else None
@@ -138,7 +138,7 @@ def _ranges(segment: RemoteSegment) -> list[tuple[int, int, int]]:
 
 
 def _shared(epochs: LeaderEpochCache, epoch: int, start: int, end: int, log_end: int) -> int:
-    """How many offsets of [start, end] the log has in this epoch."""
+    """Return how many offsets of [start, end] the log has in this epoch."""
     own_start = epochs.start_of(epoch)
     if own_start is None:
         return 0

@@ -1,10 +1,10 @@
-"""Parts of the tier's segments on local disk, for those who read them: indexes whole, records in chunks.
+"""A local cache of the tier's segments for readers: whole indexes, and records in chunks.
 
-A copy looks like a segment of a log, with holes: the files have the names and positions of the originals, so that what reads
-logs reads copies, too. Chunks are fetched when they are asked for, several at once, each once for all who ask. Copies last
-as long as the broker: the directory is emptied at start.
+A copy looks like a segment of a log with holes: the files have the names and positions of the originals, so that the code that
+reads logs reads copies, too. Chunks are fetched on demand, several at once, each only once for all readers. Copies do not
+outlive the broker: it empties the directory at its start.
 
-Owner: the event loop. Files are written on threads. `StoreFault` for whatever does not work: the caller asks again later.
+Owner: the event loop. Threads write the files. Any error raises `StoreFault`: the caller retries later.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from barnabas.broker.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
-#: Each has three descriptors: small segments have small indexes, and many of them fit.
+#: Each copy has three descriptors: small segments have small indexes, so that many would fit into the limit of bytes.
 COPIES_MAX: Final = 500
-#: For the offset index; a copy is never appended to.
+#: Only a parameter of the offset index: a copy is never appended to.
 _INDEX_INTERVAL_BYTES: Final = 4096
 
 
 class SegmentCopy(Segment):
-    """A segment with holes. What its index tells is checked by its checksum: there is nothing to rebuild it from."""
+    """A segment with holes. A damaged index cannot be rebuilt, because the records are missing."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class SegmentCopy(Segment):
 
 
 class LocalCopy:
-    """What is here of one segment of the tier."""
+    """The locally available part of one segment in the tier."""
 
     __slots__ = (
         "_remove",
@@ -63,10 +63,10 @@ class LocalCopy:
         self.source = source
         self.segment = segment
         self.index_bytes = index_bytes
-        #: Numbers of the chunks in the file, and those on their way.
+        #: Numbers of the chunks in the file, and (below) of those being fetched.
         self.present: set[int] = set()
         self.fetching: dict[int, asyncio.Future[None]] = {}
-        #: Nobody finds it any more. Its files go with its last user.
+        #: New readers do not find this copy any more. The last reader deletes its files.
         self.is_dropped = False
         self.is_removed = False
         self._users = 0
@@ -81,7 +81,7 @@ class LocalCopy:
         self._remove_if_unused()
 
     def __enter__(self) -> "LocalCopy":
-        """As long as somebody looks at it, its files stay."""
+        """Keep the files while a reader uses them."""
         self._users += 1
         return self
 
@@ -96,8 +96,8 @@ class LocalCopy:
 
 
 class LocalCopies:
-    """Bounded: indexes by `remote.log.index.file.cache.total.size.bytes`, chunks by `barnabas.remote.chunk.cache.bytes`. The
-    copy that was not used for the longest time goes first, with all its chunks."""
+    """Limited by `remote.log.index.file.cache.total.size.bytes` (indexes) and `barnabas.remote.chunk.cache.bytes` (chunks). The
+    least recently used copy is removed first, with all its chunks."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class LocalCopies:
         gets_at_once: int,
         wait_for_quota: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`wait_for_quota(size)` returns when so many bytes may be fetched."""
+        """`wait_for_quota(size)` returns when this many bytes may be fetched."""
         self.directory = directory
         self._store = store
         self._disk = disk
@@ -121,14 +121,14 @@ class LocalCopies:
         self._spawn = spawn
         self.chunk_bytes = chunk_bytes
         self._chunks_bytes_max = chunks_bytes_max
-        #: Changes while the broker runs.
+        #: Can be changed while the broker runs.
         self.indexes_bytes_max = indexes_bytes_max
         self._gets = asyncio.Semaphore(gets_at_once)
         self._wait_for_quota = wait_for_quota
-        #: The one that was used last is the last.
+        #: In the order of use, the most recently used last.
         self._copies: OrderedDict[bytes, LocalCopy] = OrderedDict()
         self._opening: dict[bytes, asyncio.Future[None]] = {}
-        #: No two copies share a folder: one may be removed while the next is made.
+        #: Numbers for folders: each copy has its own, because one may be removed while the next is created.
         self._folders = count()
         self._is_prepared = asyncio.Event()
         self.chunks_bytes = 0
@@ -136,7 +136,7 @@ class LocalCopies:
         self.fetched_bytes = 0
 
     async def prepare(self) -> None:
-        """An empty directory. Reads wait for it."""
+        """Empty the directory. Reads wait for this."""
 
         def work() -> None:
             if self._disk.is_dir(self.directory):
@@ -146,23 +146,23 @@ class LocalCopies:
         try:
             await self._on_thread(work)
         except OSError as error:
-            logger.error("%s cannot be emptied: %s", self.directory, error)
+            logger.error("[tier] cannot empty %s, reads of the tier fail: %s", self.directory, error)
         self._is_prepared.set()
 
     async def open(self, source: RemoteSegment) -> LocalCopy:
-        """The copy, with its indexes. :raises StoreFault, ObjectMissing:"""
+        """Return the copy, with its indexes. :raises StoreFault, ObjectMissing:"""
         key = source.id.uuid
         while (found := self._copies.get(key)) is None:
-            under_way = self._opening.get(key)
-            if under_way is None:
-                under_way = self._opening[key] = self._begin(self._fetch_indexes(source), f"indexes of {source.id}")
-                under_way.add_done_callback(lambda _: self._opening.pop(key, None))
-            await asyncio.shield(under_way)
+            pending = self._opening.get(key)
+            if pending is None:
+                pending = self._opening[key] = self._begin(self._fetch_indexes(source), f"indexes of {source.id}")
+                pending.add_done_callback(lambda _: self._opening.pop(key, None))
+            await asyncio.shield(pending)
         self._copies.move_to_end(key)
         return found
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Future[None]":
-        """Whoever waits for it may give up: the work goes on, and its failure is that of all who wait."""
+        """Start shared work: a waiting caller may be cancelled while the work continues. All callers get its error."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
@@ -170,7 +170,7 @@ class LocalCopies:
                 await work
             except StoreFault as fault:
                 ended.set_exception(fault)
-                ended.exception()  # nobody need wait for what was read ahead
+                ended.exception()  # marks the error as retrieved: a read ahead has no caller
             except BaseException:
                 ended.cancel()
                 raise
@@ -203,14 +203,14 @@ class LocalCopies:
                     self._disk.replace_file(path, parts[part], sync=False)
             self._disk.close(self._disk.open(segment.log_path, create=True))
             segment.check_indexes()
-            # After the indexes: they are not compared with the records, which are not here.
+            # Set after the indexes: they cannot be compared with the records, which are missing.
             segment.size_bytes = source.size_bytes
-            _ = segment.file  # opened once, here: readers are on threads
+            _ = segment.file  # opens the file once, here: readers run on threads
 
         try:
             await self._on_thread(work)
         except (Malformed, OSError) as error:
-            raise StoreFault(f"the indexes of {source.id} are of no use: {error}") from error
+            raise StoreFault(f"the indexes of {source.id} are damaged: {error}") from error
         copy = self._copies[source.id.uuid] = LocalCopy(source, segment, len(data), self._remove)
         self.indexes_bytes += copy.index_bytes
         self._make_room(but_for=copy)
@@ -218,14 +218,14 @@ class LocalCopies:
     # -- chunks -------------------------------------------------------------------------------------------------------
 
     async def ensure(self, copy: LocalCopy, start: int, end: int) -> None:
-        """Have these bytes of the records here. The caller is a user of the copy. :raises StoreFault, ObjectMissing:"""
+        """Fetch these bytes of the records. The caller must be using the copy. :raises StoreFault, ObjectMissing:"""
         for chunk in self.begin(copy, start, end):
             await asyncio.shield(chunk)
 
     def begin(self, copy: LocalCopy, start: int, end: int) -> list["asyncio.Future[None]"]:
-        """Fetch what is missing of these bytes, all at once. Returns what is on its way."""
+        """Start to fetch all missing chunks of these bytes. Return the pending ones."""
         size = self.chunk_bytes
-        under_way: list[asyncio.Future[None]] = []
+        pending: list[asyncio.Future[None]] = []
         for number in range(start // size, -(-min(end, copy.source.size_bytes) // size)):
             if number in copy.present:
                 continue
@@ -233,11 +233,11 @@ class LocalCopies:
             if chunk is None:
                 name = f"chunk {number} of {copy.source.id}"
                 chunk = copy.fetching[number] = self._begin(self._fetch(copy, number), name)
-            under_way.append(chunk)
-        return under_way
+            pending.append(chunk)
+        return pending
 
     def read_ahead(self, source: RemoteSegment, start: int, end: int) -> None:
-        """Somebody will soon ask for these bytes of a segment."""
+        """Fetch bytes of a segment that a reader will soon request."""
         copy = self._copies.get(source.id.uuid)
         if copy is not None:
             self.begin(copy, start, end)
@@ -255,7 +255,7 @@ class LocalCopies:
         size = self._chunk_size(copy, number)
         try:
             if copy.is_removed:
-                return  # it was read ahead, and nobody came before the copy had to go
+                return  # the copy was dropped before its chunk arrived
             with copy:
                 await self._wait_for_quota(size)
                 async with self._gets:
@@ -266,7 +266,7 @@ class LocalCopies:
                     copy.present.add(number)
                     self.chunks_bytes += size
         except OSError as error:
-            raise StoreFault(f"{self.directory}: cannot keep what was read of {copy.source.id}: {error}") from error
+            raise StoreFault(f"{self.directory}: cannot store what was read of {copy.source.id}: {error}") from error
         finally:
             copy.fetching.pop(number, None)
         self._make_room()
@@ -274,7 +274,7 @@ class LocalCopies:
     # -- bounds -------------------------------------------------------------------------------------------------------
 
     def forget(self, copy: LocalCopy) -> None:
-        """It cannot be right, or its segment is gone from the tier: whoever reads it next fetches it anew."""
+        """Drop a copy that is damaged, or whose segment left the tier: the next reader fetches it again."""
         if self._copies.get(copy.source.id.uuid) is copy:
             del self._copies[copy.source.id.uuid]
             self.indexes_bytes -= copy.index_bytes
@@ -282,8 +282,9 @@ class LocalCopies:
             copy.drop()
 
     def _make_room(self, *, but_for: LocalCopy | None = None) -> None:
-        """Who reads a copy that goes reads it to the end, and then another: all of them may be read all the time. `but_for`: it
-        has just come, and those who wait for it have not seen it yet: they would have it fetched again, without end."""
+        """Drop copies beyond the limits. Copies in use may be dropped as well, because all of them may be in use all the time;
+        their readers finish first. `but_for` is a new copy whose readers have yet to see it: without it they would fetch it
+        endlessly."""
         for may_be_in_use in (False, True):
             for copy in [each for each in self._copies.values() if each is not but_for]:
                 if (
@@ -296,7 +297,7 @@ class LocalCopies:
                     self.forget(copy)
 
     def _remove(self, copy: LocalCopy) -> None:
-        """Who sends from it has pinned the file, which lasts without a name."""
+        """Delete the files. A response that is being sent keeps the file open, so that it stays readable without a name."""
         copy.segment.release_files()
         folder, disk = copy.segment.directory, self._disk
 
@@ -304,7 +305,7 @@ class LocalCopies:
             try:
                 await self._on_thread(lambda: disk.rmtree(folder))
             except OSError as error:
-                logger.error("cannot remove %s: %s", folder, error)
+                logger.error("[tier] cannot remove %s, it stays until the next start: %s", folder, error)
 
         self._spawn(remove(), f"drop {copy.source.id}")
 

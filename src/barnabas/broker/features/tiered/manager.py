@@ -1,8 +1,8 @@
-"""The tier of one broker: which partitions it leads and follows, who copies and removes, and what the logs are told.
+"""The tier of one broker: the partitions that it leads and follows, their copies and removals, and the state of their logs.
 
-Owner: the event loop. What the tier has is known from `__remote_log_metadata`, by leaders and followers alike: each
-tells its log how far it is copied, and local retention goes no further. Leaders copy and expire, at intervals as Kafka does.
-The leader of a partition of the metadata topic removes what is left of topics that are gone.
+Owner: the event loop. Leaders and followers alike know the tier's content from `__remote_log_metadata`: each tells its log how
+far it is copied, and local retention stops there. Leaders copy and expire segments, at intervals as Kafka does. The leader of
+a partition of the metadata topic removes the segments of deleted topics.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from barnabas.broker.storage.log import Log
 
 log = logging.getLogger(__name__)
 
-#: Before a leader asks again what the tier has, if it got no answer.
+#: Pause before a leader reads the metadata again after a failure.
 _PAUSE_S: Final = 1.0
 
 
@@ -53,7 +53,7 @@ class TierManager:
         clock: Clock,
         spawn: Spawn,
     ) -> None:
-        """`exists`: whether the cluster has the topic, by ZooKeeper's word; raises a `BarnabasError` if it cannot be told."""
+        """`exists`: whether the topic exists according to ZooKeeper; raises a `BarnabasError` if that is unknown."""
         self.store = store
         self.metadata = metadata
         self.copier = copier
@@ -73,7 +73,7 @@ class TierManager:
         self._woken = asyncio.Event()
         self._is_stopped = False
 
-    # -- what the controller says -------------------------------------------------------------------------------------
+    # -- changes by the controller ------------------------------------------------------------------------------------
 
     def became_leader(self, of: TierPartition, epoch: int) -> None:
         lead = self.led.get(of.tp)
@@ -88,7 +88,7 @@ class TierManager:
         self.refresh(of)
 
     def stopped(self, tp: TopicPartition) -> None:
-        """The replica is not here any more, or its topic left the tier."""
+        """Forget a replica that left this broker, or whose topic left the tier."""
         self._end(tp)
         if (of := self._hosted.pop(tp, None)) is not None:
             self.metadata.unassign(of)
@@ -107,7 +107,7 @@ class TierManager:
             lead.end()
 
     def stop(self) -> None:
-        """Nothing is copied or removed any more once this returns. The tasks are the broker's."""
+        """Stop all copies and removals before this returns. The broker cancels the tasks."""
         self._is_stopped = True
         for tp in list(self.led):
             self._end(tp)
@@ -116,18 +116,18 @@ class TierManager:
         self.metadata.stop()
         self._woken.set()
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- metadata -----------------------------------------------------------------------------------------------------
 
     def view(self, tp: TopicPartition) -> RemoteLogMetadataCache | None:
-        """What the tier has of a partition on this broker; None: it is not known yet."""
+        """Return a partition's segments in the tier; None if they are not known on this broker yet."""
         of = self._hosted.get(tp)
         return None if of is None else self.metadata.view(of)
 
     def refresh(self, of: TierPartition) -> None:
-        """Tell the log how far it is in the tier. Called whenever more is known."""
+        """Set the end of the copied part in the log. Called whenever the metadata changes."""
         if self._hosted.get(of.tp) != of:
             if not self.metadata.is_known(of):
-                self._woken.set()  # its topic may be gone
+                self._woken.set()  # its topic may have been deleted
             return
         local = self._log_of(of.tp)
         if local is None or local.is_closed:
@@ -138,7 +138,7 @@ class TierManager:
             return
         start = local.local_log_start_offset
         end = lineage.covered_end(view, local.epochs, start, local.log_end_offset)
-        # What is below the local start is in the tier by nature, if there is anything.
+        # If anything is in the tier, all records below the local start are.
         local.highest_copied_offset = end - 1 if end > start or local.log_start_offset < start else NO_OFFSET
 
     # -- leading ------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class TierManager:
             try:
                 await self.metadata.catch_up(lead.of)
             except MetadataUnavailable as error:
-                log.warning("%s: what the tier has of it is not known yet: %s", lead.of.tp, error)
+                log.warning("[tier %s] cannot read its metadata yet, will retry: %s", lead.of.tp, error)
                 await asyncio.sleep(_PAUSE_S)
             else:
                 lead.is_ready = not lead.is_over
@@ -158,31 +158,31 @@ class TierManager:
         try:
             self._settle_log_start(lead)
         except LogDirFault as fault:
-            log.error("%s: its log start cannot be moved: %s", lead.of.tp, fault)  # its directory is offline now
+            log.error("[tier %s] cannot move the log start, the log directory is offline: %s", lead.of.tp, fault)
             return
         self._start_work(lead)
 
     def _settle_log_start(self, lead: Leadership) -> None:
-        """A former leader may have removed the oldest segments and died before this replica heard of the new log start."""
+        """Raise the log start: a former leader may have removed old segments and failed before this replica got the new log
+        start."""
         local = self._log_of(lead.of.tp)
         view = self.metadata.view(lead.of)
         if local is None or view is None or local.log_start_offset >= local.local_log_start_offset:
             return
         if not view.version:
             log.error(
-                "%s begins at %d in the tier, but nothing is known of any segment there: was %s deleted? Its history until %d "
-                "cannot be read",
-                *(lead.of.tp, local.log_start_offset, "__remote_log_metadata", local.local_log_start_offset),
+                "[tier %s] cannot read offsets %d to %d: the metadata has no segment. Restore the topic %s if it was deleted",
+                *(lead.of.tp, local.log_start_offset, local.local_log_start_offset - 1, "__remote_log_metadata"),
             )
             return
         if not lineage.knows_all(view, local.epochs, local.log_start_offset):
             log.error(
-                "%s begins at %d in the tier, but its leader epochs do not tell whose records are there",
+                "[tier %s] begins at %d, but the log lacks the leader epochs of its oldest records: they cannot be read",
                 *(lead.of.tp, local.log_start_offset),
             )
             return
         first = lineage.first_available(view, local.epochs, local.log_start_offset, local.local_log_start_offset)
-        self._move_log_start(lead.of.tp, local, first, "the tier has nothing below it")
+        self._move_log_start(lead.of.tp, local, first, "the tier has no older records")
 
     def _move_log_start(self, tp: TopicPartition, local: Log, offset: Offset, reason: str) -> None:
         if local.maybe_increment_log_start_offset(offset, reason):
@@ -196,7 +196,7 @@ class TierManager:
             try:
                 has_work = self.copier.next_candidate(lead) is not None
             except (Refused, LogDirFault):
-                has_work = False  # an index is being rebuilt, or the disk has failed: the next look tells
+                has_work = False  # an index is being rebuilt, or the disk has failed: retried at the next interval
             if has_work:
                 lead.copying = self._spawn_guarded(partial(self._copy, lead), f"tier copy of {tp}")
         if (lead.expiring is None or lead.expiring.done()) and self._is_expiry_due(lead):
@@ -213,7 +213,7 @@ class TierManager:
         try:
             await self.copier.run(lead)
         except (LeadershipLost, LogDirFault, StoreFault) as error:
-            log.info("%s: copying ends: %s", lead.of.tp, error)
+            log.info("[tier %s] copying ends: %s", lead.of.tp, error)
 
     async def _expire(self, lead: Leadership) -> None:
         async with self._expirers:
@@ -224,10 +224,10 @@ class TierManager:
             try:
                 await self._carry_out(lead, local, view)
             except LogDirFault as fault:
-                log.error("%s: nothing is removed from the tier: %s", lead.of.tp, fault)
+                log.error("[tier %s] cannot remove segments, the log directory is offline: %s", lead.of.tp, fault)
 
     async def _carry_out(self, lead: Leadership, local: Log, view: RemoteLogMetadataCache) -> None:
-        made = plan(
+        expiry_plan = plan(
             view,
             facts_of(lead, local),
             local.config,
@@ -235,29 +235,29 @@ class TierManager:
             now_ms=self._clock.now_ms(),
             is_tiered=local.is_tiered or not local.config.remote_log_delete_on_disable,
         )
-        lead.to_remove = [each.segment for each in made.removals]
-        if not made.removals:
-            until_bytes = None if made.idle_bytes is None else local.size_bytes + made.idle_bytes
-            lead.look = Look(view.version, local.log_start_offset, local.config, made.idle_until_ms, until_bytes)
+        lead.to_remove = [each.segment for each in expiry_plan.removals]
+        if not expiry_plan.removals:
+            until_bytes = None if expiry_plan.idle_bytes is None else local.size_bytes + expiry_plan.idle_bytes
+            lead.look = Look(view.version, local.log_start_offset, local.config, expiry_plan.idle_until_ms, until_bytes)
             return
         lead.look = None
-        if made.log_start is not None:
-            if made.log_start > local.high_watermark:
-                return  # a new leader has still to hear from its followers that all of it is committed
-            self._move_log_start(lead.of.tp, local, made.log_start, "retention of the tier")
+        if expiry_plan.log_start is not None:
+            if expiry_plan.log_start > local.high_watermark:
+                return  # a new leader must first learn from its followers that all of it is committed
+            self._move_log_start(lead.of.tp, local, expiry_plan.log_start, "retention of the tier")
         try:
-            for removal in made.removals:
+            for removal in expiry_plan.removals:
                 await self._remover.remove(removal, leader_epoch=lead.epoch, check=lead.check)
                 lead.to_remove.remove(removal.segment)
         except (StoreFault, MetadataUnavailable) as error:
-            log.debug("%s: cannot remove from the tier, trying again: %s", lead.of.tp, error)
+            log.debug("[tier %s] cannot remove segments, will retry: %s", lead.of.tp, error)
         except LeadershipLost:
             return
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until the broker stops."""
+        """Run until the broker stops."""
         while not self._is_stopped:
             self._woken.clear()
             for lead in list(self.led.values()):
@@ -273,16 +273,16 @@ class TierManager:
                 continue
 
     def wake(self) -> None:
-        """Look at everything now: a topic was deleted, or a setting has changed."""
+        """Check everything now: a topic was deleted, or a setting has changed."""
         self._woken.set()
 
     def _spawn_guarded(self, work: Callable[[], Awaitable[None]], name: str) -> "asyncio.Task[None]":
         return self._spawn(_until_cancelled(work), name)
 
-    # -- topics that are gone -----------------------------------------------------------------------------------------
+    # -- deleted topics -----------------------------------------------------------------------------------------------
 
     def _gone(self) -> Iterator[TierPartition]:
-        """Partitions with segments, of the metadata that this broker leads, which the cluster does not seem to have."""
+        """Yield partitions with segments whose topic seems to be deleted, from the metadata that this broker leads."""
         yield from [of for of in self.metadata.led() if not self.metadata.is_known(of)]
 
     async def _bury(self) -> None:
@@ -292,9 +292,9 @@ class TierManager:
                     continue
                 await self._remove_all(of)
             except (StoreFault, MetadataUnavailable) as error:
-                log.debug("what is left of %s in the tier stays until the next look: %s", of, error)
+                log.debug("[tier %s] cannot remove the segments of the deleted topic, will retry: %s", of, error)
             except BarnabasError as error:
-                log.info("whether %s is gone cannot be told: %s", of, error)
+                log.info("[tier %s] cannot find out whether its topic is deleted, will retry: %s", of, error)
                 return
 
     async def _remove_all(self, of: TierPartition) -> None:
@@ -302,10 +302,10 @@ class TierManager:
 
         def check() -> None:
             if self._is_stopped or self.metadata.is_known(of):
-                raise MetadataUnavailable(f"{of} is not ours to remove")
+                raise MetadataUnavailable(f"{of} must not be removed: its topic exists, or the broker stops")
 
         for segment in [] if view is None else view.all():
-            await self._remover.remove(Removal(segment, "its topic is gone"), leader_epoch=-1, check=check)
+            await self._remover.remove(Removal(segment, "its topic is deleted"), leader_epoch=-1, check=check)
         if of.topic not in {each.topic for each in self._hosted}:
             self.metrics.forget(of.topic)
 
@@ -323,7 +323,7 @@ def facts_of(lead: Leadership, local: Log) -> LogFacts:
 
 
 async def _until_cancelled(work: Callable[[], Awaitable[None]]) -> None:
-    """A leadership that ends cancels its work: no error, and nothing that would end the broker."""
+    """Run work that is cancelled when a leadership ends; the cancellation is not an error and must not end the broker."""
     try:
         await work()
     except asyncio.CancelledError:

@@ -1,6 +1,6 @@
-"""The segments that the tier has of one partition, by leader epoch and offset. Pure.
+"""A partition's segments in the tier, by leader epoch and offset. Pure.
 
-Kafka's RemoteLogMetadataCache, with one difference: of several finished copies that overlap, those count that reach furthest,
+Kafka's RemoteLogMetadataCache, with one difference: of finished copies that overlap, those that reach furthest are read,
 whatever their order in the topic. In Kafka a copy that an old leader finishes late hides a longer one of the new leader.
 """
 
@@ -22,8 +22,8 @@ from barnabas.broker.features.tiered.segment_metadata import (
 class _Epoch:
     """The finished segments of one leader epoch.
 
-    Invariant: `starts` and `ends` ascend strictly, so that of the segments that start at or before an offset the last one
-    reaches furthest. A segment within another is in `covered`, and comes back should the other go.
+    Invariant: `starts` and `ends` are strictly ascending, so that of the segments that start at or before an offset the last
+    one reaches furthest. A segment within another one is in `covered`, and is used again if the other one is removed.
     """
 
     __slots__ = ("covered", "ends", "ids", "starts")
@@ -35,7 +35,7 @@ class _Epoch:
         self.covered: dict[RemoteSegmentId, tuple[int, int]] = {}
 
     def add(self, segment_id: RemoteSegmentId, start: int, end: int) -> None:
-        """An equal range replaces the older one."""
+        """Add a range. A new segment with the same range replaces the older one."""
         self.covered.pop(segment_id, None)
         at = bisect_right(self.starts, start)
         if at and self.ends[at - 1] >= end and (self.starts[at - 1], self.ends[at - 1]) != (start, end):
@@ -52,7 +52,7 @@ class _Epoch:
         self.ids[first:last] = [segment_id]
 
     def has(self, segment_id: RemoteSegmentId, start: int) -> bool:
-        """Whether reads find it, which begins at `start`."""
+        """Whether readers find the segment, whose range begins at `start`."""
         at = bisect_left(self.starts, start)
         return at < len(self.ids) and self.ids[at] == segment_id
 
@@ -75,9 +75,9 @@ class RemoteLogMetadataCache:
     def __init__(self) -> None:
         self._segments: dict[RemoteSegmentId, RemoteSegment] = {}
         self._epochs: dict[int, _Epoch] = {}
-        #: Of all segments whose copy is finished.
+        #: Size of all segments whose copy is finished.
         self.size_bytes = 0
-        #: Raised by every event that changed something.
+        #: Increases with every event that changes something.
         self.version = 0
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class RemoteLogMetadataCache:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> bool:
-        """False: the event does not follow on what is known, and is dropped, on every broker alike."""
+        """Apply an event; return False if it does not fit the current state. Every broker drops such an event."""
         if isinstance(event, PartitionDelete):
             return False
         known = self._segments.get(event.id)
@@ -136,26 +136,26 @@ class RemoteLogMetadataCache:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def segment_for(self, epoch: int, offset: int) -> RemoteSegment | None:
-        """The finished segment that has this offset as a record of this epoch."""
+        """Return the finished segment that has this offset as a record of this epoch."""
         of_epoch = self._epochs.get(epoch)
         found = None if of_epoch is None else of_epoch.floor(offset)
         return None if found is None else self._segments[found]
 
     def all(self) -> list[RemoteSegment]:
-        """Whatever their state, by offset."""
+        """Return all segments in any state, sorted by offset."""
         return sorted(self._segments.values(), key=lambda each: (each.start_offset, each.end_offset))
 
     def of_epoch(self, epoch: int) -> list[RemoteSegment]:
-        """Those with records of the epoch, whatever their state, by offset."""
+        """Return the segments with records of the epoch, in any state, sorted by offset."""
         return [each for each in self.all() if epoch in each.epochs]
 
     def finished_of_epoch(self, epoch: int) -> Iterator[RemoteSegment]:
-        """Those that are read, by offset. None of them is within another."""
+        """Return the segments that readers use, sorted by offset. None of them lies within another."""
         of_epoch = self._epochs.get(epoch)
         return iter([self._segments[each] for each in of_epoch.ids] if of_epoch is not None else [])
 
     def is_read(self, segment: RemoteSegment) -> bool:
-        """Whether reads find it. Not, if another copy has all that it has."""
+        """Whether readers use the segment. They do not if another copy contains all its records."""
         return any(
             self._epochs[epoch].has(segment.id, start)
             for epoch, start in segment.epochs.items()

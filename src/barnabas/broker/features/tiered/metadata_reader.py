@@ -1,6 +1,6 @@
-"""Reading `__remote_log_metadata` as a consumer does: one long poll after the other to one leader.
+"""Reads `__remote_log_metadata` as a consumer does: one long poll after the other to one leader.
 
-Owner: the event loop. What was read goes to a `Reading`, which knows how far each partition was read.
+Owner: the event loop. Records go to a `Reading`, which tracks the position in each partition.
 """
 
 import asyncio
@@ -27,40 +27,40 @@ from barnabas.wire.messages.list_offsets import (
 
 log = logging.getLogger(__name__)
 
-#: The last version that names topics, not ids: the topic may be made again, and then everything is read again.
+#: The last version with topic names instead of ids: if the topic is recreated, everything is read again.
 _FETCH_VERSION: Final = 12
-#: A long poll ends after so long even if there is nothing: a leader that is gone without a word is noticed by the time-out.
+#: Limit of a long poll without records, so that the time-out notices a leader that disappeared.
 _MAX_WAIT_MS: Final = 10_000
 _RESPONSE_BYTES: Final = 256 << 10
 REQUEST_MS: Final = 30_000
-#: Between two tries of what failed, doubling.
+#: First delay between retries; it doubles.
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 
 
 class MetadataUnavailable(BarnabasError):
-    """An event could not be written, or was not read back in time: it may be in the topic, or come to be."""
+    """An event could not be written, or was not read back in time. It may be in the topic, or appear there later."""
 
 
 class Reading(Protocol):
-    """How far the partitions of the topic were read."""
+    """Positions in the partitions of the topic."""
 
     on_thread: OnThread
 
     def requested(self, numbers: set[int]) -> list[FetchPartition]:
-        """What is next of these partitions."""
+        """Return the next fetch of these partitions."""
         ...
 
     def unread(self, numbers: set[int]) -> set[int]:
-        """Those that were not read to their end yet."""
+        """Return the partitions that have not been read to their end yet."""
         ...
 
     def fetched(self, number: int, fetch_offset: int, found: Decoded | None, end: int | None) -> None:
-        """`end`: of what was committed before it was asked for; None: nobody knows."""
+        """Accept records. `end`: the end of the log as committed before the fetch; None if unknown."""
         ...
 
     def begin_again(self, number: int, start: int) -> None:
-        """What was read is not in the log any more, which begins at `start`."""
+        """Start again at `start`: the log does not contain the position any more."""
         ...
 
 
@@ -73,10 +73,10 @@ class MetadataReader:
         self._connect = connect
         self._numbers: set[int] = set()
         self._connection: Connection | None = None
-        #: Where the partitions ended that are not read yet. Not their high watermarks: a new leader's may be behind.
+        #: Ends of the partitions that are not fully read yet. High watermarks would not do: a new leader's may be lower.
         self._ends: dict[int, int] = {}
         self._is_stopped = False
-        #: Set when the poll under way asks for something else than what is wanted now, and when a pause is over before time.
+        #: Set when the wanted partitions differ from those of the pending poll, and to end a pause early.
         self._changed = asyncio.Event()
 
     def read(self, numbers: set[int]) -> None:
@@ -103,7 +103,12 @@ class MetadataReader:
                 except (ClientError, MetadataUnavailable) as error:
                     is_well = False
                     if not self._changed.is_set():
-                        log.debug("cannot read %s from broker %d: %s", REMOTE_LOG_METADATA_TOPIC, self._leader, error)
+                        log.debug(
+                            "[tier metadata] cannot read %s from broker %d, will retry: %s",
+                            REMOTE_LOG_METADATA_TOPIC,
+                            self._leader,
+                            error,
+                        )
                 if is_well:
                     backoff_s = BACKOFF_S
                 elif not self._changed.is_set():
@@ -131,7 +136,7 @@ class MetadataReader:
         if unread != self._ends.keys():
             self._ends |= await list_offsets(self._connection, sorted(unread - self._ends.keys()), LATEST)
         asked = self._owner.requested(self._numbers)
-        # A partition without records answers a long poll late, and only the answer tells that there are none.
+        # A long poll of an empty partition is answered late, and only the answer shows that it is empty.
         request = FetchRequest(
             max_wait_ms=0 if unread else _MAX_WAIT_MS,
             min_bytes=1,
@@ -156,14 +161,20 @@ class MetadataReader:
                 try:
                     found = await self._decoded(answer.records)
                 except Malformed as error:
-                    log.error("%s-%d of broker %d: %s", REMOTE_LOG_METADATA_TOPIC, number, self._leader, error)
+                    log.error(
+                        "[tier metadata] %s-%d of broker %d is damaged, will retry: %s",
+                        REMOTE_LOG_METADATA_TOPIC,
+                        number,
+                        self._leader,
+                        error,
+                    )
                     is_well = False
                     continue
                 if self._is_stopped:
                     return True
                 self._owner.fetched(number, fetch_offsets[number], found, self._ends.get(number))
                 if found is None and self._owner.unread({number}):
-                    self._ends.pop(number, None)  # the log has been cut since: where does it end now?
+                    self._ends.pop(number, None)  # the log was truncated: ask for its end again
                     is_well = False
         if lost:
             for number, start in (await list_offsets(self._connection, lost, EARLIEST)).items():
@@ -172,17 +183,17 @@ class MetadataReader:
         return is_well
 
     async def _decoded(self, records: object) -> Decoded | None:
-        """None: there were none. :raises Malformed:"""
+        """None: there were no records. :raises Malformed:"""
         if not isinstance(records, bytes | memoryview) or not len(records):
             return None
         found = await self._owner.on_thread(partial(decode_records, bytes(records)))
         if found is None:
-            raise Malformed(f"{len(records)} bytes have no whole batch")
+            raise Malformed(f"{len(records)} bytes without a whole batch")
         return found
 
 
 async def list_offsets(connection: Connection, numbers: list[int], timestamp: int) -> dict[int, int]:
-    """Of those whose leader knows. :raises ClientError:"""
+    """Return offsets of the partitions whose leader answers. :raises ClientError:"""
     asked = [ListOffsetsPartition(partition_index=number, timestamp=timestamp) for number in numbers]
     request = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name=REMOTE_LOG_METADATA_TOPIC, partitions=asked)]

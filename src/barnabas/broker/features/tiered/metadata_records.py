@@ -1,4 +1,5 @@
-"""Events as records of `__remote_log_metadata`, byte by byte Kafka's, and which of its partitions a partition's are in."""
+"""Encodes events as records of `__remote_log_metadata`, byte for byte as Kafka does, and assigns partitions to its
+partitions."""
 
 from typing import Final, NamedTuple
 
@@ -24,10 +25,10 @@ from barnabas.wire.records import Record as LogRecord
 from barnabas.wire.records import iter_records
 from barnabas.wire.varint import append_uvarint, read_uvarint
 
-#: A record begins with the version of its frame, its type and its own version, as unsigned varints.
+#: A record begins with the version of its frame, its type, and its own version, as unsigned varints.
 _FRAME: Final = 1
 _VERSION: Final = 0
-#: Of a segment's snapshot, which Kafka keeps in files only.
+#: A snapshot of a segment, which Kafka writes to files only.
 _SNAPSHOT_TYPE: Final = 3
 
 
@@ -72,14 +73,14 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(data: bytes) -> Event | None:
-    """None: a record of a kind that nobody writes to the topic. :raises Malformed:"""
+    """None: a kind of record that does not belong in the topic. :raises Malformed:"""
     frame, at = read_uvarint(data, 0, len(data), "frame version")
     if frame != _FRAME:
-        raise Malformed(f"a record in a frame of version {frame}, known is {_FRAME}")
+        raise Malformed(f"a record in a frame of version {frame}; supported is {_FRAME}")
     kind, at = read_uvarint(data, at, len(data), "record type")
     version, at = read_uvarint(data, at, len(data), "record version")
     if version != _VERSION:
-        raise Malformed(f"a record of type {kind} has version {version}, known is {_VERSION}")
+        raise Malformed(f"a record of type {kind} has version {version}; supported is {_VERSION}")
     if kind == records.RemoteLogSegmentMetadataRecord.TYPE:
         return _read_segment(decode(records.RemoteLogSegmentMetadataRecord, data, version, at))
     if kind == records.RemoteLogSegmentMetadataUpdateRecord.TYPE:
@@ -204,7 +205,7 @@ class RemoteLogMetadataDecoder:
 
 
 def describe(event: Event) -> str:
-    """What the event's class in Kafka prints of itself."""
+    """Return the text that the event's class in Kafka prints."""
     tail = f", eventTimestampMs={event.event_ms}, brokerId={event.broker_id}}}"
     if isinstance(event, PartitionDelete):
         return (
@@ -225,7 +226,7 @@ def describe(event: Event) -> str:
 
 
 class Decoded(NamedTuple):
-    """What a fetch brought: events with their offsets, what cannot be decoded, and where it ends."""
+    """The content of a fetch: events with their offsets, including records that cannot be decoded, and where it ends."""
 
     events: list[tuple[int, Event | Malformed]]
     next_offset: int
@@ -233,15 +234,15 @@ class Decoded(NamedTuple):
 
 
 def decode_records(data: bytes) -> Decoded | None:
-    """None: there is no whole batch. The last one may be cut, as Kafka's brokers cut it. Runs on a thread.
+    """None: no whole batch. The last one may be incomplete, as in answers of Kafka's brokers. Runs on a thread.
 
-    :raises Malformed: what came is not what was written. Records that were written as nonsense are among the events.
+    :raises Malformed: if the bytes are damaged. Intact batches with invalid records are not an error: see `events`.
     """
     events: list[tuple[int, Event | Malformed]] = []
     end: tuple[int, int] | None = None
     for position, header in iter_batches(data, 0, whole_batches_end(data)):
         if end is not None and not crc_ok(data, position, header):
-            break  # what is before it counts
+            break  # the batches before it are intact
         check_crc(data, position, header)
         try:
             for record in () if header.is_control else iter_records(data, position, header):

@@ -1,8 +1,8 @@
-"""What the cluster knows of the tier: `__remote_log_metadata`, read to its end and written to.
+"""The cluster's knowledge of the tier: reads `__remote_log_metadata` to its end and writes to it.
 
-Owner: the event loop. A broker reads those partitions of the topic that its own replicas' segments are in, and those that it
-leads, over the inter-broker listener (`features.tiered.metadata_reader`). `publish` returns when the broker has read its own
-event back, so that the view has this event or a later one.
+Owner: the event loop. A broker reads the partitions of the topic that concern its own replicas, and those that it leads, over
+the inter-broker listener (`features.tiered.metadata_reader`). `publish` returns when the broker has read its own event back,
+so that the view includes this event or a later one.
 """
 
 import asyncio
@@ -45,32 +45,32 @@ from barnabas.wire.records import BatchBuilder
 
 log = logging.getLogger(__name__)
 
-#: The last version that names topics, not ids.
+#: The last version with topic names instead of ids.
 _PRODUCE_VERSION: Final = 9
-#: A thread decodes what an answer brings; the loop applies it at once, a few thousand events.
+#: A thread decodes an answer of this size; then the event loop applies its few thousand events at once.
 _PARTITION_BYTES: Final = 64 << 10
 #: Kafka's `remote.log.metadata.consume.wait.ms`.
 _PUBLISH_S: Final = 120.0
 
 
 class _Partition:
-    """One partition of the topic, as far as it was read."""
+    """One partition of the topic, and how far it was read."""
 
     __slots__ = ("caches", "caught_up", "epoch", "position", "waiters")
 
     def __init__(self) -> None:
-        #: Of the next record.
+        #: Offset of the next record.
         self.position = 0
-        #: Leader epoch of the last one: with it the leader sees whether its log has what was read.
+        #: Leader epoch of the last record: with it the leader checks that its log contains what was read.
         self.epoch: int = NO_EPOCH
         self.caches: dict[TierPartition, RemoteLogMetadataCache] = {}
-        #: It was read to its end once.
+        #: Whether the partition was read to its end at least once.
         self.caught_up = False
-        #: Done when the position is above an offset.
+        #: Futures that complete when the position is above an offset.
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def forget(self) -> None:
-        """The log is another one than what was read. Nothing of it is known any more."""
+        """Drop everything: the log is not the one that was read."""
         self.position, self.epoch, self.caught_up = 0, NO_EPOCH, False
         self.caches.clear()
 
@@ -89,8 +89,8 @@ class RemoteMetadata:
         clock: Clock,
         spawn: Spawn,
     ) -> None:
-        """`connect` opens a connection that is ours alone, `lane` gives one for short requests. `on_event` is called when
-        what is known of a partition has changed."""
+        """`connect` opens a connection for exclusive use, `lane` returns one for short requests. `on_event` is called when the
+        metadata of a partition has changed."""
         self._broker_id = broker_id
         self.topic = topic
         self._cluster = cluster
@@ -105,18 +105,18 @@ class RemoteMetadata:
         self._readers: dict[BrokerId, MetadataReader] = {}
         self._creating: asyncio.Task[None] | None = None
         self.is_stopped = False
-        #: Records that could not be decoded.
+        #: Number of records that could not be decoded.
         self.malformed = 0
         self._unsubscribe = cluster.subscribe(lambda change: self._look(change.topics))
         topic.on_counted = self._reconcile
 
-    # -- whose segments -----------------------------------------------------------------------------------------------
+    # -- assigned partitions ------------------------------------------------------------------------------------------
 
     def assign(self, of: TierPartition) -> None:
-        """This broker has a replica of the partition: know its segments."""
+        """Read the metadata of a partition of which this broker has a replica."""
         if of not in self._assigned:
             self._assigned.add(of)
-            # Thousands come at once, and go at once; most share a partition of the topic with others.
+            # Thousands are assigned and removed at once; most share a partition of the topic with others.
             if self._of(of) is None:
                 self._reconcile()
 
@@ -128,7 +128,7 @@ class RemoteMetadata:
                 self._reconcile()
 
     def stop(self) -> None:
-        """Nothing is applied any more once this returns. The tasks are the broker's."""
+        """Stop applying events before this returns. The broker cancels the tasks."""
         self.is_stopped = True
         self._unsubscribe()
         for reader in self._readers.values():
@@ -136,24 +136,24 @@ class RemoteMetadata:
         for partition in self._partitions.values():
             _fail(partition, MetadataUnavailable("the broker stops"))
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def partition_count(self) -> int:
-        """0: the topic is not there yet."""
+        """The number of partitions; 0 if the topic does not exist yet."""
         return self.topic.partitions
 
     def ready(self, of: TierPartition) -> bool:
-        """Whether everything that was written about the partition before this broker began to read has been read."""
+        """Whether all earlier metadata of the partition has been read."""
         partition = self._of(of)
         return partition is not None and partition.caught_up
 
     def is_read(self, of: TierPartition) -> bool:
-        """Whether this broker reads what is written about the partition."""
+        """Whether this broker reads the metadata of the partition."""
         return self._of(of) is not None
 
     def view(self, of: TierPartition) -> RemoteLogMetadataCache | None:
-        """None: not read to the end yet, so that nobody can tell what the tier has."""
+        """Return the partition's segments; None until its metadata is read to the end."""
         partition = self._of(of)
         if partition is None or not partition.caught_up:
             return None
@@ -163,11 +163,11 @@ class RemoteMetadata:
         return cache
 
     def is_known(self, of: TierPartition) -> bool:
-        """Whether the cluster has its topic, as far as this broker has heard."""
+        """Whether the topic exists, according to this broker's metadata of the cluster."""
         return self._cluster.topic_id(of.topic) == of.topic_id
 
     def led(self) -> Iterator[TierPartition]:
-        """Partitions with segments, in those partitions of the topic that this broker leads and has read."""
+        """Yield partitions with segments whose metadata is in a partition that this broker leads and has read."""
         for number, partition in list(self._partitions.items()):
             if self._leader(number) == self._broker_id and partition.caught_up:
                 yield from [of for of, cache in partition.caches.items() if len(cache)]
@@ -179,7 +179,7 @@ class RemoteMetadata:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     async def publish(self, event: Event) -> None:
-        """Write it with acks=all, and wait until it is read back. :raises MetadataUnavailable:"""
+        """Write an event with acks=all, and wait until it is read back. :raises MetadataUnavailable:"""
         of = partition_of_event(event)
         try:
             async with asyncio.timeout(_PUBLISH_S):
@@ -191,7 +191,7 @@ class RemoteMetadata:
             ) from None
 
     async def catch_up(self, of: TierPartition) -> None:
-        """Wait until all is read that was committed when this was called: then there is a view, at this moment. :raises
+        """Wait until everything that was committed at the time of the call is read: then there is a view. :raises
         MetadataUnavailable:"""
         try:
             async with asyncio.timeout(_PUBLISH_S):
@@ -200,12 +200,12 @@ class RemoteMetadata:
         except TimeoutError:
             raise MetadataUnavailable(f"{of}: the metadata was not read to its end within {_PUBLISH_S:.0f} s") from None
         if not self.ready(of):
-            raise MetadataUnavailable(f"{of}: what the tier has is being read again")
+            raise MetadataUnavailable(f"{of}: its metadata is being read again")
 
     async def _until_done(
         self, of: TierPartition, request: Callable[[Connection, int], Awaitable[int]]
     ) -> tuple[int, int]:
-        """The partition of the topic, and what its leader answered."""
+        """Retry until it succeeds; return the partition of the topic, and the result."""
         backoff_s = BACKOFF_S
         while True:
             if self.is_stopped:
@@ -218,7 +218,7 @@ class RemoteMetadata:
                     raise MetadataUnavailable(f"{REMOTE_LOG_METADATA_TOPIC}-{number} has no leader")
                 return number, await request(await self._lane(leader), number)
             except (ClientError, MetadataUnavailable) as error:
-                log.debug("%s: trying again: %s", of, error)
+                log.debug("[tier metadata] %s: will retry: %s", of, error)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
@@ -250,7 +250,7 @@ class RemoteMetadata:
             partition.waiters.append((offset, reached))
             await reached
 
-    # -- who reads what -----------------------------------------------------------------------------------------------
+    # -- readers ------------------------------------------------------------------------------------------------------
 
     def _leader(self, number: int) -> BrokerId | None:
         state = self._cluster.partition(TopicPartition(REMOTE_LOG_METADATA_TOPIC, number))
@@ -263,7 +263,7 @@ class RemoteMetadata:
             self._reconcile()
 
     def _reconcile(self) -> None:
-        """Read what is wanted from who leads it now."""
+        """Read the wanted partitions from their current leaders."""
         if self.is_stopped:
             return
         count = self.partition_count
@@ -299,7 +299,7 @@ class RemoteMetadata:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
-    # -- what was read ------------------------------------------------------------------------------------------------
+    # -- results of the readers ---------------------------------------------------------------------------------------
 
     def requested(self, numbers: set[int]) -> list[FetchPartition]:
         return [
@@ -314,14 +314,14 @@ class RemoteMetadata:
         ]
 
     def unread(self, numbers: set[int]) -> set[int]:
-        """Those that were not read to their end yet."""
+        """Return the partitions that have not been read to their end yet."""
         return {number for number, each in self._partitions.items() if number in numbers and not each.caught_up}
 
     def fetched(self, number: int, fetch_offset: int, found: Decoded | None, end: int | None) -> None:
-        """`end`: of what was committed before it was asked for; None: nobody knows."""
+        """Apply records. `end`: the end of the log as committed before the fetch; None if unknown."""
         partition = self._partitions.get(number)
         if partition is None or partition.position != fetch_offset:
-            return  # somebody else has read on meanwhile
+            return  # another reader has continued meanwhile
         if found is not None:
             self._apply(number, partition, found)
         if not partition.caught_up and end is not None and partition.position >= end:
@@ -331,12 +331,16 @@ class RemoteMetadata:
                     self._on_event(of)
 
     def begin_again(self, number: int, start: int) -> None:
-        """Retention took what is below the log start, or the topic was made again, or its log was cut."""
+        """Read again from `start`: retention, a truncation or a recreation of the topic removed the position."""
         partition = self._partitions.get(number)
         if partition is None:
             return
         if partition.position:
-            log.warning("%s-%d is not the log that was read: reading it again", REMOTE_LOG_METADATA_TOPIC, number)
+            log.warning(
+                "[tier metadata] %s-%d is another log than before: reading it again from the start",
+                REMOTE_LOG_METADATA_TOPIC,
+                number,
+            )
         known = list(partition.caches)
         partition.forget()
         partition.position = start
@@ -350,7 +354,13 @@ class RemoteMetadata:
                 continue
             if isinstance(event, Malformed):
                 self.malformed += 1
-                log.error("passing over record %d of %s-%d: %s", offset, REMOTE_LOG_METADATA_TOPIC, number, event)
+                log.error(
+                    "[tier metadata] skipped record %d of %s-%d, is another version writing to it? %s",
+                    offset,
+                    REMOTE_LOG_METADATA_TOPIC,
+                    number,
+                    event,
+                )
                 continue
             of = partition_of_event(event)
             cache = partition.caches.get(of)
@@ -359,7 +369,13 @@ class RemoteMetadata:
             if cache.apply(event):
                 changed[of] = None
             else:
-                log.debug("record %d of %s-%d does not follow: %s", offset, REMOTE_LOG_METADATA_TOPIC, number, event)
+                log.debug(
+                    "[tier metadata] ignored record %d of %s-%d, which does not fit the current state: %s",
+                    offset,
+                    REMOTE_LOG_METADATA_TOPIC,
+                    number,
+                    event,
+                )
             if not len(cache) and of not in self._assigned:
                 del partition.caches[of]
         partition.position, partition.epoch = found.next_offset, found.epoch

@@ -1,4 +1,4 @@
-"""What is counted of the tier, by Kafka's names (BrokerTopicMetrics with `topic`)."""
+"""Counters of the tier, with Kafka's names (BrokerTopicMetrics with `topic`)."""
 
 from typing import Final, NamedTuple
 
@@ -39,11 +39,11 @@ class TierMetrics:
     def of(self, topic: str) -> TopicTierCounters:
         counters = self._by_topic.get(topic)
         if counters is None:
-            made = [
+            counted = [
                 self._registry.counter(f"kafka_server_topic_{name}", what, topic=topic)
                 for name, what in _COUNTERS.items()
             ]
-            counters = self._by_topic[topic] = TopicTierCounters(*made)
+            counters = self._by_topic[topic] = TopicTierCounters(*counted)
         return counters
 
     def forget(self, topic: str) -> None:

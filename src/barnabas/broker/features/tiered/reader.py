@@ -1,8 +1,8 @@
-"""Reads of what a log has in the tier only: records, timestamps, aborted transactions, and where a new replica begins.
+"""Reads of records, timestamps and aborted transactions that are only in the tier, and the start state of new replicas.
 
-Owner: the event loop. Every read waits for the store, so nothing that was true before it need be true after: callers check
-leadership and the log's bounds again. `StoreFault` if the store does not give what it should; `NotInTier` if it has no such
-record.
+Owner: the event loop. Every read waits for the store, so the state may change meanwhile: callers check leadership and the log's
+bounds again. Raises `StoreFault` if the store fails or returns damaged data, and `NotInTier` if the record is not in the
+tier.
 """
 
 import asyncio
@@ -38,25 +38,25 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Of how many readers it is remembered where they will go on.
+#: Number of readers whose next offset is remembered.
 _READERS_MAX: Final = 10_000
-#: A header that begins at the end of what is asked for.
+#: Extra bytes for a header that begins at the end of the requested range.
 _HEADER_ROOM: Final = 128
-#: What may be looked at on the loop, for headers lie far apart in large batches, and are indexed where they do not.
+#: Up to this size a look-up runs on the event loop: headers are far apart in large batches, and small batches are indexed.
 _LOOK_BYTES: Final = 4 << 20
-#: Less than any offset.
+#: Lower than any offset.
 _ANY_OFFSET: Final = -(2**63)
-#: How often a read looks for its segment again after it was deleted under its hands.
+#: How often a read looks for its segment again after retention deleted it.
 _LOOKS: Final = 3
 
 
 class NotInTier(BarnabasError):
-    """No finished segment of the tier has this record of the log."""
+    """No finished segment in the tier has this record of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """What is known of a partition's beginning: the tier's segments, and the log that they belong to."""
+    """The older part of a partition: the segments in the tier, and the log to which they belong."""
 
     log: Log
     segments: RemoteLogMetadataCache
@@ -68,11 +68,11 @@ class FetchQuota:
     def __init__(self, *, windows: int, window_ms: int, now_ms: Callable[[], int], limit: int) -> None:
         self._rate = Rate(windows=windows, window_ms=window_ms)
         self._now_ms = now_ms
-        #: Changes while the broker runs.
+        #: Can be changed while the broker runs.
         self.limit = limit
 
     async def wait_for(self, size_bytes: int) -> None:
-        """Counted before it is fetched: of many who ask at once each waits for those before it."""
+        """Count the bytes before the fetch: concurrent readers wait for each other."""
         now_ms = self._now_ms()
         self._rate.record(size_bytes, now_ms)
         wait_ms = self._rate.throttle_ms(self.limit, now_ms)
@@ -86,9 +86,9 @@ class TierReader:
         self._copies = copies
         self._on_thread = on_thread
         self._read_ahead_bytes = read_ahead_bytes
-        #: Where readers will go on: one that does reads in order, and is read ahead for.
+        #: Next offsets of sequential readers, for which the tier is read ahead.
         self._expected: OrderedDict[tuple[TopicPartition, int], None] = OrderedDict()
-        #: Of each partition, the segments with aborted transactions, and what that was told of.
+        #: By partition: the segments with aborted transactions, and the state for which this list is valid.
         self._aborting: dict[TopicPartition, tuple[tuple[int, int, int], list[Piece]]] = {}
 
     # -- records ------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class TierReader:
     async def read(
         self, view: TierView, offset: int, *, max_bytes: int, max_offset: int, min_one_batch: bool = True
     ) -> ReadResult:
-        """As `Log.read`, of what is below the local start. Empty only if `max_offset` or `max_bytes` says so."""
+        """Like `Log.read`, for records below the local start. Empty only because of `max_offset` or `max_bytes`."""
         tp = view.log.partition
         is_sequential = self._expected.pop((tp, offset), 0) is None
         at = offset
@@ -105,7 +105,7 @@ class TierReader:
                 return view.log.read(at, max_bytes=max_bytes, max_offset=max_offset, min_one_batch=min_one_batch)
             piece = piece_at(view.segments, view.log.epochs, at)
             if piece is None:
-                raise NotInTier(f"{tp}: no segment of the tier has offset {at}")
+                raise NotInTier(f"{tp}: no segment in the tier has offset {at}")
             try:
                 found = await self._read_piece(piece._replace(end=min(piece.end, max_offset)), max_bytes, min_one_batch)
             except ObjectMissing:
@@ -113,7 +113,7 @@ class TierReader:
                     raise
                 continue  # retention has deleted it meanwhile
             if found is None and piece.end < max_offset:
-                at = piece.end  # there is no record any more up to its end
+                at = piece.end  # the segment has no more records
                 continue
             if found is None:
                 break
@@ -125,7 +125,7 @@ class TierReader:
         return ReadResult([], 0, OffsetMetadata(here, here, 0), here)
 
     async def _read_piece(self, piece: Piece, max_bytes: int, min_one_batch: bool) -> ReadResult | None:
-        """None: it has no batch that reaches the offset and lies below its end."""
+        """None: the piece has no batch that reaches the offset and lies below its end."""
         copy = await self._copies.open(piece.segment)
         with copy, _Damage(self._copies, copy):
             first = await self._find(copy, piece.offset)
@@ -156,12 +156,12 @@ class TierReader:
             return ReadResult(ranges, size, start, Offset(upper), is_cut=available > max_bytes)
 
     async def _find(self, copy: LocalCopy, offset: int) -> BatchAt | None:
-        """The first batch that reaches `offset`. The index tells between which positions it is."""
+        """Return the first batch that reaches `offset`. The index narrows down its position."""
         start, end = await self._ensure_around(copy, offset, offset)
         return await self._look(copy, start, end, partial(_find_checked, copy, start, offset))
 
     async def _ensure_around(self, copy: LocalCopy, first: int, last: int) -> tuple[int, int]:
-        """Have here what a look-up of these offsets may look at. Returns the positions."""
+        """Fetch the bytes that a look-up of these offsets may read. Return their positions."""
         index, size = copy.segment.offset_index, copy.source.size_bytes
         after = index.next_position(last)
         start, end = index.lookup_position(first), size if after is None else min(after + _HEADER_ROOM, size)
@@ -169,7 +169,7 @@ class TierReader:
         return start, end
 
     async def _look(self, copy: LocalCopy, start: int, end: int, work: Callable[[], T]) -> T:
-        """At once, if it is little and in memory, as what was just fetched is; else on a thread."""
+        """Run a look-up at once if the bytes are few and in memory, as after a fetch; else on a thread."""
         if end - start <= _LOOK_BYTES:
             handle = copy.segment.file
             if handle.disk.is_resident(handle.fd, start, end - start):
@@ -195,10 +195,10 @@ class TierReader:
     # -- timestamps ---------------------------------------------------------------------------------------------------
 
     async def offset_for_timestamp(self, view: TierView, timestamp: int) -> TimestampedOffset | None:
-        """The first record below the local start whose timestamp is `timestamp` or later; None if there is none."""
+        """Return the first record below the local start whose timestamp is `timestamp` or later; None if there is none."""
         log = view.log
         at = int(log.log_start_offset)
-        # The border moves while the store is asked: what leaves the disk meanwhile is looked for in the tier, too.
+        # The local start may rise meanwhile: search the tier for what has left the disk, too.
         while (piece := next(pieces(view.segments, log.epochs, at, log.local_log_start_offset), None)) is not None:
             at = piece.end
             if piece.segment.max_timestamp < timestamp:
@@ -214,7 +214,7 @@ class TierReader:
         segment = copy.segment
         first = max(segment.time_index.lookup(timestamp).offset, from_offset)
         after = segment.time_index.after(timestamp)
-        # The first record that is late enough is at the next entry or before; but not before `from_offset`.
+        # The first record that is late enough is at the next index entry or before; but not before `from_offset`.
         last = copy.source.end_offset if after is None or after.offset < first else after.offset
         start, end = await self._ensure_around(copy, first, last)
         await self._look(copy, start, end, partial(_check_batch_at, copy, start))
@@ -222,12 +222,12 @@ class TierReader:
         try:
             return await self._on_thread(search)
         except CorruptSegment:
-            # Or further on, where the batch that the entry names has it before `from_offset`, or not at all.
+            # Search on: the indexed batch has that timestamp only before `from_offset`, or not at all.
             await self._copies.ensure(copy, start, copy.source.size_bytes)
             return await self._on_thread(search)
 
     def max_timestamp(self, view: TierView) -> int:
-        """The largest of any segment below the local start; -1 if there is none."""
+        """Return the largest timestamp of any segment below the local start; -1 if there is none."""
         log = view.log
         found = pieces(view.segments, log.epochs, log.log_start_offset, log.local_log_start_offset)
         return max((piece.segment.max_timestamp for piece in found), default=-1)
@@ -235,12 +235,12 @@ class TierReader:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     async def aborted_transactions(self, view: TierView, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
-        """Those that overlap [from_offset, upper_offset). Their markers may lie far behind, on this side of the border too."""
+        """Return those that overlap [from_offset, upper_offset). Their markers may be much later, even in the local log."""
         log = view.log
         found: dict[tuple[int, int], AbortedTxn] = {}
         looked_at: set[RemoteSegmentId] = set()
         border = -1
-        # What leaves the disk while the store is asked is looked for in the tier, too.
+        # The local start may rise meanwhile: search the tier for what has left the disk, too.
         while border != log.local_log_start_offset:
             border = log.local_log_start_offset
             for piece in self._with_aborted(view):
@@ -260,7 +260,8 @@ class TierReader:
         return list(found.values())
 
     def _with_aborted(self, view: TierView) -> list[Piece]:
-        """Every read of committed records asks, and most topics have none: they are looked for once."""
+        """Return the segments with aborted transactions. The result is cached: every committed read asks, and most topics have
+        none."""
         log = view.log
         state = (view.segments.version, log.local_log_start_offset, len(log.epochs))
         known = self._aborting.get(log.partition)
@@ -274,20 +275,20 @@ class TierReader:
         return known[1]
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is not on this broker any more."""
+        """Drop the state of a partition that left this broker."""
         self._aborting.pop(tp, None)
 
     # -- a new replica ------------------------------------------------------------------------------------------------
 
     async def start_after(self, segment: RemoteSegment, *, log_start_offset: int) -> TierStart:
-        """Where a replica begins that has nothing of what this segment, and those before it, have."""
+        """Return the start state of a replica whose log is to begin after this segment."""
         try:
             parts = layout.unpack_indexes_of(segment, await self._store.get(layout.indexes_key(segment)))
             epochs = LeaderEpochCache(parse_epochs(f"epochs of {segment.id}", parts[layout.Part.LEADER_EPOCHS]))
             snapshot = parts.get(layout.Part.PRODUCER_SNAPSHOT)
             producers = [] if snapshot is None else producer_snapshot.decode(snapshot)
         except (Malformed, KeyError) as error:
-            raise StoreFault(f"the indexes of {segment.id} are of no use: {error!r}") from error
+            raise StoreFault(f"the indexes of {segment.id} are damaged: {error!r}") from error
         end = segment.end_offset + 1
         epochs.truncate_from_end(end)
         epochs.truncate_from_start(log_start_offset)
@@ -295,8 +296,8 @@ class TierReader:
 
 
 def _find_checked(copy: LocalCopy, start: int, offset: int) -> BatchAt | None:
-    """The first batch that reaches `offset`, which the index says is not before position `start`. With another segment's
-    bytes in the object there may be none, and a consumer would take that for a gap."""
+    """Return the first batch that reaches `offset`, at position `start` or later according to the index. If the object holds
+    another segment's bytes there may be no such batch, which a consumer would mistake for a gap."""
     _check_batch_at(copy, start)
     found = copy.segment.find(offset)
     if found is not None:
@@ -311,7 +312,7 @@ def _check_batch_at(copy: LocalCopy, position: int) -> None:
 
 
 def _check_is_of(source: RemoteSegment, batch: BatchAt) -> None:
-    """:raises Malformed: for a batch that lies outside of what the metadata says of the segment."""
+    """:raises Malformed: if the batch is outside the segment's bounds in the metadata."""
     if not source.start_offset <= batch.base_offset <= batch.last_offset <= source.end_offset:
         raise Malformed(
             f"{layout.log_key(source)} has offsets {batch.base_offset} to {batch.last_offset} at position {batch.position}, "
@@ -321,7 +322,7 @@ def _check_is_of(source: RemoteSegment, batch: BatchAt) -> None:
 
 
 class _Damage:
-    """What cannot be a log is not kept: the next read fetches it anew."""
+    """Drops damaged copies: the next read fetches them again."""
 
     __slots__ = ("_copies", "_copy")
 
@@ -330,9 +331,9 @@ class _Damage:
         self._copy = copy
 
     def __enter__(self) -> None:
-        """Nothing is known yet."""
+        """Does nothing: errors are handled at the exit."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Malformed | OSError):
             self._copies.forget(self._copy)
-            raise StoreFault(f"what the store gave of {self._copy.source.id} is damaged: {error}") from error
+            raise StoreFault(f"the store returned damaged data of {self._copy.source.id}: {error}") from error

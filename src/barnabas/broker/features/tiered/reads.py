@@ -1,7 +1,7 @@
 """Reads of partitions whose records are in the tier: fetches that wait for it, timestamps, and the start of new replicas.
 
-Owner: the event loop. A fetch waits for its partitions of the tier for `remote.fetch.max.wait.ms`, then it is answered with
-what there is. The reads go on: what they bring is there when the client asks again. Nobody else waits for them.
+Owner: the event loop. A fetch waits for its partitions in the tier for `remote.fetch.max.wait.ms`, then it is answered with
+the records read so far. The reads go on: their chunks are cached for the client's next fetch. Other fetches do not wait.
 """
 
 import logging
@@ -29,12 +29,12 @@ from barnabas.broker.storage.txn_index import AbortedTxn
 
 log = logging.getLogger(__name__)
 
-#: Partitions of one operation that are shown to who looks inside.
+#: Partitions of one operation that `/inside` shows.
 NAMED_MAX: Final = 20
 
 
 class DelayedTierFetch(DelayedOperation):
-    """Done when every partition of the tier was read, or when time is up. What comes later is let go."""
+    """Completes when every partition in the tier was read, or after the time limit. Later results are dropped."""
 
     __slots__ = ("_on_done", "waiting")
 
@@ -73,7 +73,7 @@ class TierReads:
         max_wait_ms: Callable[[], int],
         reads_max: int,
     ) -> None:
-        """`segments_of` tells what the tier has of a log; None: that is not known yet."""
+        """`segments_of` returns a log's segments in the tier; None if they are not known yet."""
         self._hosted = hosted
         self.reader = reader
         self._segments_of = segments_of
@@ -82,7 +82,7 @@ class TierReads:
         self._reads_max = reads_max
         self._metrics = metrics
         self._reading = 0
-        #: Of which partitions the last read failed: a store that is away for an hour is told of once.
+        #: Partitions whose last read failed: a long outage of the store is logged once.
         self._failing: set[TopicPartition] = set()
         self.purgatory = Purgatory("RemoteFetch", timers)
         registry.gauge(
@@ -93,10 +93,10 @@ class TierReads:
         )
         self._expired = registry.counter(
             "kafka_server_delayed_remote_fetch_expires",
-            "Fetches that did not get what they wanted of the tier in time.",
+            "Fetches whose reads of the tier did not finish in time.",
         )
         registry.gauge(
-            "kafka_log_remote_reader_task_queue_size", "Reads of the tier that are under way.", lambda: self._reading
+            "kafka_log_remote_reader_task_queue_size", "Reads of the tier in progress.", lambda: self._reading
         )
 
     def _view(self, of: Log) -> TierView | None:
@@ -113,7 +113,7 @@ class TierReads:
         bytes_max: int,
         on_done: Callable[[list[PartitionRead]], None],
     ) -> DelayedTierFetch | None:
-        """Read those partitions that are in the tier, and then answer. None: there are none."""
+        """Start reads of the partitions that are in the tier, and answer afterwards. None: no partition is in the tier."""
         tiered = [(place, read) for place, read in enumerate(reads) if isinstance(read, TieredRead)]
         if not tiered:
             return None
@@ -126,7 +126,7 @@ class TierReads:
             assert not isinstance(tp, ErrorCode)
             read.max_bytes, read.min_one_batch = min(read.max_bytes, left_bytes), not has_some
             if left_bytes <= 0 and has_some:
-                continue  # the answer is full: it is asked for again
+                continue  # the answer is full: the client will ask again
             has_some = True
             left_bytes -= read.max_bytes
             waiting[read] = tp
@@ -161,7 +161,7 @@ class TierReads:
             of, leader_epoch = partition.local_log, partition.machine.leader_epoch
             view = self._view(of)
             if view is None:
-                return  # nobody knows yet what the tier has: the client asks again when its time is up
+                return  # the tier's content is unknown: the client asks again after the wait
             bound = partition.read_bound(params)
             found = await self.reader.read(
                 view, want.fetch_offset, max_bytes=read.max_bytes, max_offset=bound, min_one_batch=read.min_one_batch
@@ -179,7 +179,7 @@ class TierReads:
             log.warning("%s", missing)
             self._settle(operation, read, ErrorCode.OFFSET_OUT_OF_RANGE)
         except StoreFault as fault:
-            # It waits for the rest of its time: a client that is told at once asks at once.
+            # Wait for the rest of the time: a client that gets an error at once would retry at once.
             read.error = ErrorCode.KAFKA_STORAGE_ERROR
             self._failed(tp, fault)
         except Refused as refusal:
@@ -194,13 +194,13 @@ class TierReads:
     def _check_again(
         self, tp: TopicPartition, partition: Partition, of: Log, leader_epoch: int, fetch_offset: int
     ) -> None:
-        """Nothing that was true before the read need be true now."""
+        """Check leadership and log start again after a read: they may have changed."""
         if (
             self._hosted.get(tp) is not partition
             or partition.log is not of
             or partition.machine.leader_epoch != leader_epoch
         ):
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} has changed while it was read")
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} changed while it was read")
         if fetch_offset < of.log_start_offset:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{tp}: {fetch_offset} is before the log start")
 
@@ -223,22 +223,22 @@ class TierReads:
         self._metrics.of(tp.topic).fetch_errors.value += 1
         level = logging.DEBUG if tp in self._failing else logging.ERROR
         self._failing.add(tp)
-        log.log(level, "%s cannot be read in the tier: %s", tp, fault)
+        log.log(level, "[tier %s] cannot read records: %s", tp, fault)
 
     # -- ListOffsets --------------------------------------------------------------------------------------------------
 
     def may_have(self, partition: Partition) -> bool:
-        """Whether some of its records are in the tier only."""
+        """Whether some records are in the tier only."""
         of = partition.log
         return of is not None and of.log_start_offset < of.local_log_start_offset
 
     async def offset_for(self, partition: Partition, timestamp: int) -> TimestampedOffset | None:
-        """The first record below the local start that is late enough, or (`MAX_TIMESTAMP`) the latest, if no local one is
-        later; None: look in the local log. Raises `Refused`."""
+        """Return the first record below the local start that is late enough, or (`MAX_TIMESTAMP`) the latest one, if no local
+        record is later. None: look in the local log. Raises `Refused`."""
         of = partition.local_log
         view = self._view(of)
         if view is None:
-            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition.tp}: what the tier has is not known yet")
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition.tp}: its content in the tier is not known yet")
         if timestamp == MAX_TIMESTAMP:
             local = of.offset_of_max_timestamp()
             timestamp = self.reader.max_timestamp(view)
@@ -261,7 +261,7 @@ class TierReads:
         log_start: int,
         is_wanted: Callable[[], bool],
     ) -> None:
-        """Let a follower begin where the tier ends, if `is_wanted` then. Raises `Refused`: it is tried again."""
+        """Let a follower begin where the tier ends, if `is_wanted` still says so. Raises `Refused` to have it retried."""
         counters = self._metrics.of(tp.topic)
         counters.begin_requests.add()
         try:
@@ -279,7 +279,7 @@ class TierReads:
         if segment is None:
             raise Refused(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"the tier is not known to have offset {local_start - 1} of leader epoch {epoch} yet",
+                f"offset {local_start - 1} of leader epoch {epoch} is not in the tier yet",
             )
         try:
             start = await self.reader.start_after(segment, log_start_offset=log_start)

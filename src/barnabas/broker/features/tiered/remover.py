@@ -1,6 +1,6 @@
-"""Removes segments from the tier in Kafka's order: announced, objects deleted, finished.
+"""Removes segments from the tier in Kafka's order: announce, delete the objects, finish.
 
-Owner: the event loop. From the first step on nobody reads them. Whoever dies in between is followed by one who goes on.
+Owner: the event loop. After the announcement the segment has no readers. If this broker fails, the next leader continues.
 """
 
 import logging
@@ -38,9 +38,9 @@ class Remover:
         self._clock = clock
 
     async def remove(self, removal: Removal, *, leader_epoch: int, check: Callable[[], None]) -> bool:
-        """False: it has come to be of use meanwhile. `check` raises once it is not ours to remove any more.
+        """Remove a segment; return False if it is in use again. `check` raises once this broker may no longer remove it.
 
-        :raises StoreFault, MetadataUnavailable: it is tried again with the next look at the partition.
+        :raises StoreFault, MetadataUnavailable: the next check of the partition retries.
         """
         segment = removal.segment
         mark = Mark(leader_epoch, if_unfinished=removal.if_unfinished).encode()
@@ -58,13 +58,13 @@ class Remover:
             await self._store.delete(layout.keys(segment))
         except StoreFault as error:
             counters.delete_errors.add()
-            self._health.failed(f"deleting of {segment.id.tp}", error)
+            self._health.failed(f"deleting {segment.id.tp}", error)
             raise
         self._health.worked()
         check()
         await self._metadata.publish(self._event(segment, SegmentState.DELETE_FINISHED, mark))
         log.info(
-            "%s: removed offsets %d to %d from the tier: %s",
+            "[tier %s] removed offsets %d to %d from the tier: %s",
             *(segment.id.tp, segment.start_offset, segment.end_offset, removal.reason),
         )
         return True

@@ -1,4 +1,4 @@
-"""What is known of a segment in the tier, and the events by which it becomes known. Pure.
+"""The metadata of a segment in the tier, and the events that change it. Pure.
 
 The events are the records of `__remote_log_metadata`; `features.tiered.metadata_records` has their bytes.
 """
@@ -12,7 +12,7 @@ from barnabas.base.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicParti
 
 
 class SegmentState(IntEnum):
-    """Kafka's codes. Only a segment whose copy is finished is read."""
+    """Kafka's codes. Only a segment whose copy is finished can be read."""
 
     COPY_STARTED = 0
     COPY_FINISHED = 1
@@ -20,7 +20,7 @@ class SegmentState(IntEnum):
     DELETE_FINISHED = 3
 
 
-#: What may follow on a state; None: nothing is known of the segment. An event that comes twice changes nothing.
+#: Allowed next states; None: the segment is unknown. A repeated event changes nothing.
 TRANSITIONS: Final[dict[SegmentState | None, frozenset[SegmentState]]] = {
     None: frozenset({SegmentState.COPY_STARTED}),
     SegmentState.COPY_STARTED: frozenset(
@@ -32,12 +32,12 @@ TRANSITIONS: Final[dict[SegmentState | None, frozenset[SegmentState]]] = {
 
 
 class Mark(NamedTuple):
-    """What our events say beside Kafka's fields, in the custom metadata, which Kafka keeps and does not read."""
+    """Additional fields of our events, in the custom metadata that Kafka stores without interpreting it."""
 
-    #: Under which the event was written. A leader takes no copy for an orphan that a later leader has begun.
+    #: Leader epoch of the writer. A leader does not treat a later leader's copy as abandoned.
     leader_epoch: int
-    #: Of DELETE_STARTED: it counts only while the copy is not finished, and is dropped otherwise, by everybody. So a leader
-    #: that removes what another left in mid-copy does not remove what that one has finished meanwhile.
+    #: For DELETE_STARTED: the event applies only while the copy is unfinished; else every broker drops it. So a leader that
+    #: removes an abandoned copy cannot remove one that was finished meanwhile.
     if_unfinished: bool = False
 
     def encode(self) -> bytes:
@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
     @staticmethod
     def of(custom: bytes | None) -> "Mark | None":
-        """None: somebody else wrote it."""
+        """None: other software wrote it."""
         if custom is None or len(custom) != _MARK.size or not custom.startswith(_MARK_MAGIC):
             return None
         _, if_unfinished, leader_epoch = _MARK.unpack(custom)
@@ -57,7 +57,7 @@ _MARK_MAGIC: Final = b"bnb1"
 
 
 class TierPartition(NamedTuple):
-    """A partition of one life of a topic: deleted and made again, it has another id and shares nothing with its former self."""
+    """A partition of one incarnation of a topic: a recreated topic has another id and shares nothing with the former one."""
 
     topic_id: TopicId
     topic: str
@@ -75,7 +75,7 @@ class RemoteSegmentId(NamedTuple):
     topic_id: TopicId
     topic: str
     partition: int
-    #: 16 bytes: each attempt to copy a segment has another.
+    #: 16 bytes: each attempt to copy a segment has its own.
     uuid: bytes
 
     @property
@@ -94,19 +94,19 @@ class RemoteSegmentId(NamedTuple):
 class RemoteSegment:
     id: RemoteSegmentId
     start_offset: Offset
-    #: Of the last record, as Kafka counts.
+    #: Offset of the last record, inclusive as in Kafka.
     end_offset: Offset
     max_timestamp: int
-    #: Who wrote the last event.
+    #: Broker that wrote the last event.
     broker_id: BrokerId
     event_ms: int
-    #: Of the records; the indexes come on top.
+    #: Size of the records, without the indexes.
     size_bytes: int
-    #: Leader epochs of its records, ascending, and where each starts within it.
+    #: Leader epochs of the records, ascending, with their start offsets within the segment.
     epochs: dict[LeaderEpoch, Offset]
     state: SegmentState = SegmentState.COPY_STARTED
     custom: bytes | None = None
-    #: No transaction was aborted in it (KIP-1058): nobody needs to fetch its transaction index.
+    #: No transaction was aborted in it (KIP-1058): readers need not fetch the transaction index.
     txn_index_empty: bool = False
 
     @property
@@ -118,7 +118,7 @@ class RemoteSegment:
         return Mark.of(self.custom)
 
     def epoch_end(self, epoch: int) -> Offset:
-        """The last offset of an epoch within the segment."""
+        """Return the last offset of an epoch within the segment."""
         later = [start for other, start in self.epochs.items() if other > epoch]
         return Offset(min(later) - 1) if later else self.end_offset
 
@@ -130,7 +130,7 @@ class RemoteSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentUpdate:
-    """Another state of a segment that is known."""
+    """A change of a known segment's state."""
 
     id: RemoteSegmentId
     state: SegmentState
@@ -147,7 +147,8 @@ class PartitionDeleteState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDelete:
-    """A partition goes from the tier. Kafka has the record, and does not write it either: its segments go one by one."""
+    """The removal of a partition from the tier. Kafka defines the record but does not write it either: segments go one by
+    one."""
 
     of: TierPartition
     state: PartitionDeleteState

@@ -7,7 +7,7 @@ from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.errors import ConfigError
 from barnabas.base.topics import NewInternalTopic
 
-#: What `__remote_log_metadata` looks like when it is made, by the names after the prefix.
+#: Settings for the creation of `__remote_log_metadata`, by the names after the prefix.
 _PARTITIONS: Final = "remote.log.metadata.topic.num.partitions"
 _REPLICAS: Final = "remote.log.metadata.topic.replication.factor"
 _RETENTION: Final = "remote.log.metadata.topic.retention.ms"
@@ -16,14 +16,14 @@ _RETENTION: Final = "remote.log.metadata.topic.retention.ms"
 class TierSettings(NamedTuple):
     #: `remote.log.manager.task.interval.ms`
     interval_s: float = 30.0
-    #: `remote.log.manager.task.retry.backoff.ms`, `.max.ms`, and the random part of it.
+    #: `remote.log.manager.task.retry.backoff.ms`, `.max.ms`, and its jitter.
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     backoff_jitter: float = 0.2
-    #: Segments that are copied at once, and partitions that are looked through at once.
+    #: Limits of concurrent copies, and (below) of partitions whose expiry is checked concurrently.
     copiers: int = 10
     expirers: int = 10
-    #: `remote.log.manager.copy.max.bytes.per.second`, measured over so many windows.
+    #: `remote.log.manager.copy.max.bytes.per.second`, and the windows in which it is measured.
     copy_bytes_per_second: int = 2**63 - 1
     copy_windows: int = 11
     copy_window_ms: int = 1000
@@ -46,18 +46,18 @@ class TierSettings(NamedTuple):
         )
 
     def pause_s(self, failures: int, chance: Random) -> float:
-        """After so many failures in a row."""
+        """Return the delay after this many consecutive failures."""
         longest: float = min(self.backoff_s * 2.0 ** min(failures, 30), self.backoff_max_s)
         return longest * (1 + chance.uniform(-self.backoff_jitter, self.backoff_jitter))
 
 
 def store_settings(config: BrokerConfig) -> dict[str, str]:
-    """`rsm.config.*`, without the prefix: the store's own."""
+    """Return the store's own settings: `rsm.config.*` without the prefix."""
     return _with_prefix(config, config.remote_log_storage_manager_impl_prefix)
 
 
 def new_metadata_topic(config: BrokerConfig) -> NewInternalTopic:
-    """:raises ConfigError: at the start of a broker."""
+    """:raises ConfigError: if a setting is not valid."""
     prefix = config.remote_log_metadata_manager_impl_prefix
     given = _with_prefix(config, prefix)
     values = {_PARTITIONS: 50, _REPLICAS: 3, _RETENTION: -1}
@@ -78,5 +78,5 @@ def _integer(name: str, text: str, *, at_least: int) -> int:
     except ValueError:
         value = at_least - 1
     if value < at_least:
-        raise ConfigError(f"{name}={text}: a number of at least {at_least} is expected")
+        raise ConfigError(f"{name}={text} is not valid: use a number of at least {at_least}")
     return value

@@ -1,7 +1,7 @@
-"""The object store: what the tier asks of it, and stores by URL through `obstore`.
+"""The object store: the operations that the tier needs, and stores by URL through `obstore`.
 
-Owner: the event loop. A store does its I/O on threads of its own and never blocks the loop. Its failures are `StoreFault`:
-whoever asked tries again later.
+Owner: the event loop. A store does its I/O on its own threads and never blocks the loop. Its failures are `StoreFault`: the
+caller retries later.
 """
 
 import asyncio
@@ -20,69 +20,69 @@ from barnabas.base.errors import BarnabasError, ConfigError
 
 T = TypeVar("T")
 
-#: Objects above this size go up in parts of it. With the number of parts under way it bounds the memory of an upload.
+#: Larger objects are uploaded in parts of this size. Times the concurrent parts, it bounds the memory of an upload.
 PART_BYTES: Final = 8 << 20
 PARTS_AT_ONCE: Final = 4
-#: A store that does not answer within this time has failed; `rsm.config.timeout` sets another.
+#: Limit of a request's time; `rsm.config.timeout` sets another.
 TIMEOUT_S: Final = 30
-#: Whoever asks tries again by itself, later: the store's own retries are for what passes at once.
+#: Callers retry later themselves: the store's own retries are for momentary errors.
 RETRIES: Final = 2
 RETRY_S: Final = 10
 
-#: What a file system or a kernel says that does not copy files.
+#: Errors of a file system or kernel that cannot copy files.
 _NO_KERNEL_COPY: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL)
 
 SCHEMES: Final = ("s3", "gs", "az", "file")
 
 
 class StoreFault(BarnabasError):
-    """The store did not do what it was asked for: away, slow, forbidden, or it told something else than it did."""
+    """The store failed: it is unreachable, slow, denies access, or gave a wrong answer."""
 
 
 class ObjectMissing(StoreFault):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """The first `size_bytes` of a file. It does not change while it is put."""
+    """The first `size_bytes` of a file, which does not change during the upload."""
 
     path: str
     size_bytes: int
 
 
 class Store(Protocol):
-    """Keys are relative to the URL. What is asked for twice may be done twice."""
+    """Keys are relative to the URL. Operations can be repeated safely."""
 
     async def put(self, key: str, data: bytes | FilePart) -> None:
-        """All of it, or a `StoreFault`: readers see the whole object or none."""
+        """Store all of it or raise `StoreFault`: readers see the whole object or none."""
         ...
 
     async def get_range(self, key: str, start: int, end: int) -> memoryview:
-        """[start, end), in memory of its own. :raises ObjectMissing, StoreFault: also for fewer bytes than asked for."""
+        """Return [start, end) in memory of its own. :raises ObjectMissing, StoreFault: also if the answer is too short."""
         ...
 
     async def get(self, key: str) -> bytes:
-        """The whole object. :raises ObjectMissing, StoreFault:"""
+        """Return the whole object. :raises ObjectMissing, StoreFault:"""
         ...
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """What is not there is deleted already."""
+        """Delete objects; missing ones are not an error."""
         ...
 
     async def list(self, prefix: str) -> list[tuple[str, int]]:
-        """Key and size of every object below a prefix, which ends with a slash."""
+        """Return key and size of every object below a prefix, which ends with a slash."""
         ...
 
 
 def open_store(url: str, settings: Mapping[str, str] | None = None) -> Store:
-    """`settings` are the store's own, by the names that obstore knows: `aws_access_key_id`, `aws_endpoint`, `timeout`, …;
-    what is not set comes from the environment, as the providers' tools have it. :raises ConfigError:
+    """`settings` are the store's own, by obstore's names: `aws_access_key_id`, `aws_endpoint`, `timeout`, …; the rest comes
+    from the environment, as in the providers' tools. :raises ConfigError:
     """
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
         raise ConfigError(
-            f"{url!r} is no URL of an object store: it begins with {', '.join(f'{each}://' for each in SCHEMES)}"
+            f"{url!r} is not the URL of an object store: it must begin with {', '.join(f'{each}://' for each in SCHEMES)}"
         )
     try:
         import obstore  # noqa: F401
@@ -92,7 +92,7 @@ def open_store(url: str, settings: Mapping[str, str] | None = None) -> Store:
 
 
 class ObjectStore:
-    """Any store that obstore knows."""
+    """Any store that obstore supports."""
 
     def __init__(self, url: str, settings: Mapping[str, str]) -> None:
         import obstore.store
@@ -105,7 +105,7 @@ class ObjectStore:
         try:
             if parts.scheme == "file":
                 if options:
-                    raise ConfigError(f"a directory takes no settings: {', '.join(sorted(options))}")
+                    raise ConfigError(f"a store in a directory has no settings: {', '.join(sorted(options))}")
                 self._root = Path(parts.path)
                 self._store: Any = obstore.store.LocalStore(prefix=parts.path, mkdir=True)
             else:
@@ -115,7 +115,7 @@ class ObjectStore:
                     url, config=cast(Any, options), client_options=client, retry_config=retry
                 )
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise ConfigError(f"the object store {url} cannot be opened: {error}") from error
+            raise ConfigError(f"cannot open the object store {url}: {error}") from error
 
     async def put(self, key: str, data: bytes | FilePart) -> None:
         import obstore
@@ -124,7 +124,7 @@ class ObjectStore:
         source: Any = data if isinstance(data, bytes) else Path(data.path)
 
         async def put() -> None:
-            # obstore brings a file through its own memory, which takes several times the CPU.
+            # obstore reads a file through its own memory, which takes several times the CPU.
             if (
                 self._root is not None
                 and isinstance(data, FilePart)
@@ -140,11 +140,11 @@ class ObjectStore:
                 max_concurrency=PARTS_AT_ONCE,
             )
 
-        # A large segment takes as long as it takes: each of its requests has its time, not the whole.
+        # The time limit applies to each request, not to the upload: a large segment may take long.
         await self._ask(f"put {key}", put, parts=1 + size // PART_BYTES)
         found = await self._ask(f"head {key}", lambda: obstore.head_async(self._store, key))
         if found["size"] != size:
-            raise StoreFault(f"{self.url}: {key} has {found['size']} bytes after {size} were put")
+            raise StoreFault(f"{self.url}: {key} has {found['size']} bytes after an upload of {size}")
         if self._root is not None:
             await asyncio.to_thread(_sync, self._root / key, self._root)
 
@@ -154,10 +154,10 @@ class ObjectStore:
         if end <= start:
             return memoryview(b"")
         found = await self._ask(f"get {key}", lambda: obstore.get_range_async(self._store, key, start=start, end=end))
-        data = memoryview(found)  # a copy of megabytes would hold up the loop
+        data = memoryview(found)  # without copying: that would block the loop for megabytes
         if len(data) != end - start:
             raise StoreFault(
-                f"{self.url}: {len(data)} bytes of {key} from {start} on, where {end - start} were asked for"
+                f"{self.url}: the store returned {len(data)} bytes of {key} from {start} on instead of {end - start}"
             )
         return data
 
@@ -170,7 +170,7 @@ class ObjectStore:
 
         data, size = await self._ask(f"get {key}", whole)
         if len(data) != size:
-            raise StoreFault(f"{self.url}: {len(data)} bytes of {key}, which has {size}")
+            raise StoreFault(f"{self.url}: the store returned {len(data)} of {size} bytes of {key}")
         return data
 
     async def delete(self, keys: Iterable[str]) -> None:
@@ -197,7 +197,7 @@ class ObjectStore:
         from obstore.exceptions import BaseError, NotFoundError
 
         try:
-            # The client has its own limit for a request; this one is for whatever it does not bound.
+            # The client limits each request; this is for whatever it does not limit.
             async with asyncio.timeout((self._timeout_s + RETRY_S) * parts):
                 return await request()
         except (NotFoundError, FileNotFoundError) as error:
@@ -209,16 +209,16 @@ class ObjectStore:
 
 
 def _short(error: BaseException) -> str:
-    """The first line: obstore shows the whole chain of causes, over many lines."""
+    """Return the first line: obstore shows the whole chain of causes, over many lines."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _copy_in_kernel(part: FilePart, target: Path) -> bool:
-    """Copy a file where this system can; False where it cannot, with nothing done. Readers see the whole file or none."""
+    """Copy a file in the kernel; return False if the system does not support it. Readers see the whole file or none."""
     if not hasattr(os, "copy_file_range"):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Names like this one are nobody's key: obstore writes under them, too, and does not list them.
+    # obstore writes under such temporary names, too, and does not list them, so they cannot clash with keys.
     staged = target.with_name(f"{target.name}#{uuid.uuid4().int}")
     with Path(part.path).open("rb") as source, staged.open("xb") as copy:
         try:
@@ -226,7 +226,7 @@ def _copy_in_kernel(part: FilePart, target: Path) -> bool:
             while left and (copied := os.copy_file_range(source.fileno(), copy.fileno(), left)):
                 left -= copied
             if left:
-                raise OSError(f"{part.path} ends {left} bytes before what is to be copied")
+                raise OSError(f"{part.path} is {left} bytes shorter than expected")
             staged.rename(target)
         except OSError as error:
             staged.unlink()
@@ -237,7 +237,7 @@ def _copy_in_kernel(part: FilePart, target: Path) -> bool:
 
 
 def _sync(path: Path, root: Path) -> None:
-    """The file and the directories that lead to it. obstore does not; the local copy may go as soon as this one is there."""
+    """Sync the file and its directories, because obstore does not: the local copy may be deleted right after this."""
     for each in (path, *path.parents):
         descriptor = os.open(each, os.O_RDONLY)
         try:

@@ -1,6 +1,6 @@
 """Sends spans to an OpenTelemetry collector, by OTLP over HTTP. Needs the extra `otel`.
 
-OpenTelemetry's own queue and thread do the sending: what does not fit into the queue is dropped, and nobody waits.
+OpenTelemetry's own queue and thread send the spans: spans that do not fit into the queue are dropped, without waiting.
 """
 
 import logging
@@ -26,7 +26,7 @@ _SEND_TIMEOUT_S: Final = 5
 
 
 class TracingPlugin(Plugin):
-    """`tracing` makes spans; this sends them."""
+    """Sends the spans that `tracing` creates."""
 
     def __init__(self, host: Host) -> None:
         """:raises ConfigError: OpenTelemetry is not installed."""
@@ -43,7 +43,7 @@ class TracingPlugin(Plugin):
             emit=self._emit,
         )
         host.pipeline.traces = (*host.pipeline.traces, self.tracing.sent)
-        # The loop's own time stands still within a turn: too coarse for spans.
+        # The event loop's own time only advances between iterations: too coarse for spans.
         host.pipeline.now_s = clock.monotonic_s
         host.produce.append = traced(host.produce.append, self.tracing)
         host.replication.wrap_leader = lambda leader, endpoint: TracedLeader(endpoint, leader, self.tracing)

@@ -1,4 +1,4 @@
-"""A leader as a follower sees it, with the times that a trace needs. Used instead of the plain one where tracing is on."""
+"""A leader as a follower sees it, with the times that a trace needs. Replaces the plain endpoint while tracing is on."""
 
 from barnabas.base.errors import Malformed
 from barnabas.base.ids import LeaderEpoch, TopicPartition
@@ -16,7 +16,7 @@ class TracedLeader:
         self._inner = inner
         self._leader = leader
         self._tracing = tracing
-        #: What the last answer carried, of what is looked at, and when it came.
+        #: The traced batches of the last answer, and (below) when it arrived.
         self._carried: list[tuple[int, TopicPartition, int]] = []
         self._came_s = 0.0
 
@@ -27,7 +27,7 @@ class TracedLeader:
         tracing = self._tracing
         start_s = tracing.now_s()
         if self._carried:
-            # A follower asks again when it has written what it got, and by that acknowledges it.
+            # A follower's next fetch acknowledges the records that it has written.
             tracing.followed("follower append", self._carried, start_s=self._came_s, end_s=start_s, leader=self._leader)
             self._carried = []
         answer = await self._inner.fetch(plan, max_wait_ms=max_wait_ms)
@@ -45,7 +45,7 @@ class TracedLeader:
                 if trace_id is not None:
                     self._carried.append((trace_id, partition, header.base_offset))
         except Malformed:
-            return  # the last batch may be cut off; whoever appends decides about the rest
+            return  # the last batch may be incomplete; the append decides about it
 
     async def epoch_ends(self, questions: dict[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
         return await self._inner.epoch_ends(questions)

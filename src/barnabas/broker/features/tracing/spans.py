@@ -1,4 +1,4 @@
-"""Traces of requests, for OpenTelemetry: what is a span, and which requests are looked at.
+"""Traces of requests, for OpenTelemetry: which requests are traced, and which spans they consist of.
 
 A trace of a Produce is the life of one batch in one partition: in the leader, and in the followers that copy it. Kafka's
 protocol has no room for a trace's id between brokers. So the id follows from the batch: every broker computes the same one
@@ -6,7 +6,7 @@ from cluster, partition and offset, and decides alike whether the batch is looke
 
 Nothing here runs unless tracing is on: `Pipeline.traces` is empty then, and the handlers and endpoints are the plain ones.
 
-Owner: the event loop. Spans are made when the answer is on its way, from the times that every request has.
+Owner: the event loop. Spans are created when the answer is sent, from the times that every request records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,9 @@ from barnabas.base.clock import Clock
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.server.call import Call
 
-#: Produces that wait for their turn to be sent; more than these are of connections that are gone.
+#: Limit of Produce requests whose answers are not sent yet; beyond it, connections must have been lost.
 PRODUCED_MAX: Final = 1_000
-#: How far the two clocks may part before times are counted anew.
+#: Difference of the two clocks that triggers a new adjustment.
 DRIFT_NS: Final = 50_000_000
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _64: Final = (1 << 64) - 1
@@ -37,14 +37,14 @@ class Span:
     #: Nanoseconds since 1970.
     start_ns: int
     end_ns: int
-    #: It stands for a request of a client.
+    #: Whether the span stands for a client's request.
     is_server: bool = False
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Produced:
-    """What one Produce appended, of what is looked at."""
+    """The traced batches that one Produce appended."""
 
     call: Call
     #: Trace id, partition, offset.
@@ -58,7 +58,7 @@ class Tracing:
     def __init__(
         self, *, cluster_id: str, broker_id: int, ratio: float, clock: Clock, emit: Callable[[Span], None]
     ) -> None:
-        """`ratio`: the share of batches, and of other requests, that are looked at. `emit` must not block."""
+        """`ratio`: the share of batches, and of other requests, to trace. `emit` must not block."""
         self._salt = cluster_id.encode()[:16]
         self._broker_id = broker_id
         self._bound = int(ratio * (1 << 64))
@@ -71,16 +71,16 @@ class Tracing:
     def now_s(self) -> float:
         return self._clock.monotonic_s()
 
-    # -- which, and what it is called -------------------------------------------------------------------------------
+    # -- sampling and names -----------------------------------------------------------------------------------------
 
     def of_batch(self, partition: TopicPartition, offset: int) -> int | None:
-        """The id of a batch's trace; None where it is not looked at."""
+        """Return the trace id of a batch; None if the batch is not traced."""
         trace_id = self._hash(f"{partition.topic}/{partition.partition}/{offset}", 16)
         return trace_id if trace_id & _64 < self._bound else None
 
     def _of_request(self) -> int | None:
         self._sequence += 1
-        # Even and cheap: most requests are not looked at.
+        # Evenly distributed and cheap: most requests are not traced.
         if (self._sequence * _SPREAD) & _64 >= self._bound:
             return None
         return self._hash(f"{self._broker_id}/{self._clock.now_ms()}/{self._sequence}", 16)
@@ -101,7 +101,8 @@ class Tracing:
         return int(at_s * 1e9) + self._offset_ns
 
     def _adjust(self) -> None:
-        """The wall clock has milliseconds: adopted each time, it would shift spans of one trace against each other."""
+        """Adjust rarely: the wall clock has only milliseconds, so that adjusting would shift spans of a trace against each
+        other."""
         offset_ns = self._wall_offset_ns()
         if abs(offset_ns - self._offset_ns) > DRIFT_NS:
             self._offset_ns = offset_ns
@@ -117,7 +118,7 @@ class Tracing:
         append_s: tuple[float, float],
         done_s: float,
     ) -> None:
-        """A Produce has its outcome; its answer goes out next."""
+        """Record the outcome of a Produce; its answer is sent next."""
         batches = [
             (trace_id, tp, offset) for tp, offset in placed if (trace_id := self.of_batch(tp, offset)) is not None
         ]
@@ -128,7 +129,7 @@ class Tracing:
         self._produced[id(call)] = Produced(call, batches, acks, append_s, done_s)
 
     def sent(self, call: Call, sent_s: float) -> None:
-        """An answer is on its way."""
+        """Create the spans of an answer that is being sent."""
         if call.api.api_key == 0:
             found = self._produced.pop(id(call), None) if self._produced else None
             if found is not None and found.call is call:
@@ -144,7 +145,7 @@ class Tracing:
             root = self._root(call, call.api.name, trace_id, sent_s, {})
             self._child(trace_id, root, "request queue", call.received_s, started_s)
             self._child(trace_id, root, "handler", started_s, local_s)
-            if call.local_done_s:  # else its handler has sent the answer itself
+            if call.local_done_s:  # else its handler has already sent the answer
                 answered_s = max(call.answered_s, local_s)
                 self._child(trace_id, root, "wait", local_s, answered_s)
                 self._child(trace_id, root, "send", answered_s, sent_s)
@@ -190,7 +191,7 @@ class Tracing:
         return span_id
 
     def root_of(self, trace_id: int) -> int:
-        """The id of a trace's first span, which the leader makes: its followers know it, too."""
+        """Return the id of a trace's first span, which the leader creates: its followers can compute it, too."""
         return self._span_id(trace_id, "root")
 
     def _child(
@@ -220,7 +221,7 @@ class Tracing:
         end_s: float,
         leader: int,
     ) -> None:
-        """This broker, a follower, did something for these batches."""
+        """Create spans for work of this broker, as a follower, on these batches."""
         if batches:
             self._adjust()
         for trace_id, partition, offset in batches:

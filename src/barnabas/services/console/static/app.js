@@ -1,4 +1,4 @@
-// The shell: navigation, theme, and the page that the address names.
+// The frame of all pages: navigation, theme, and the page at the current address.
 import { html, render, useEffect, useState } from "./lib/dom.js";
 import { useLocation, match, go } from "./lib/router.js";
 import { useAbout } from "./lib/about.js";
@@ -47,7 +47,7 @@ function App({ session, theme, setTheme }) {
   useEffect(() => {
     if (path === "/") go(PAGES[0].path, { replace: true });
   }, [path]);
-  let view = path === "/" ? null : html`<h1>There is no such page</h1><p><a href="/">To the start</a></p>`;
+  let view = path === "/" ? null : html`<h1>Page not found</h1><p><a href="/">Go to the overview</a></p>`;
   for (const page of PAGES) {
     const found = match(page.path, path);
     if (found) {
@@ -76,7 +76,7 @@ function App({ session, theme, setTheme }) {
     </div>`;
 }
 
-/** Those who have to sign in see nothing else first. Another user begins anew. */
+/** Show only the sign-in form until the user has signed in. Another user gets a fresh page. */
 function Entry() {
   const [theme, setTheme] = useTheme();
   const { session, error } = useSession();

@@ -1,4 +1,4 @@
-// Every page: { path, title, nav?, View }. `nav` is { label, group }; those without one are reached from others.
+// Every page: { path, title, nav?, View }. `nav` is { label, group }; pages without it are linked from other pages.
 import { page as overview } from "./pages/overview.js";
 import { page as topics } from "./pages/topics.js";
 import { page as topic } from "./pages/topic.js";

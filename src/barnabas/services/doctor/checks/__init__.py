@@ -1,4 +1,4 @@
-"""The checks of a cluster: each a pure function from what was seen to findings, one file a subject."""
+"""The checks of a cluster: each is a pure function from the observed facts to findings, one file per subject."""
 
 from collections.abc import Callable
 from typing import Final
@@ -23,7 +23,7 @@ from barnabas.services.doctor.view import ClusterView
 
 Check = Callable[[ClusterView], list[Finding]]
 
-#: In the order in which a person would look.
+#: In the order in which an operator would look.
 CHECKS: Final[tuple[Check, ...]] = (
     zookeeper.reachable,
     zookeeper.answers_soon,
@@ -56,7 +56,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def examine(view: ClusterView) -> list[Finding]:
-    """Everything that is wrong with a cluster, or worth knowing."""
+    """Return everything that is wrong with a cluster, or worth knowing."""
     unanswered = [
         Finding(Severity.NOTE, "not-answered", "cluster", f"no answer about {what}", "ask again, or check the ACLs")
         for what in view.refused

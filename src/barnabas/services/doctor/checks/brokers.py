@@ -1,4 +1,4 @@
-"""Brokers: do they answer where they say, and does ZooKeeper have them as they are? Pure."""
+"""Brokers: whether they answer at their advertised addresses, and whether ZooKeeper agrees with the metadata. Pure."""
 
 from barnabas.base.hosts import is_loopback
 from barnabas.client.image import Broker
@@ -7,16 +7,16 @@ from barnabas.services.doctor.view import ClusterView
 
 
 def are_up(view: ClusterView) -> list[Finding]:
-    """Brokers that hold replicas, and are not in the cluster: the cause of nearly all that is found about partitions."""
+    """Find brokers that hold replicas but are not in the cluster: the cause of most problems with partitions."""
     findings = []
     for broker_id in view.missing():
         held = [partition for partition, info in view.partitions() if broker_id in info.replicas]
-        message = f"it is down: it holds a replica of {count(len(held), 'partition')}, and is not registered"
+        message = f"it is down: it holds a replica of {count(len(held), 'partition')}, but is not registered"
         advice = (
             "start it (its log says why it ended). If it will not come back, move its replicas with "
             "barnabas reassign-partitions"
         )
-        means = "fewer copies of these partitions; what does not work because of it is below"
+        means = "fewer copies of these partitions; the findings below show what does not work because of it"
         findings.append(
             Finding(Severity.ERROR, "broker-down", f"broker {broker_id}", message, advice, means, view.changed_ms(held))
         )
@@ -29,7 +29,7 @@ def answer(view: ClusterView) -> list[Finding]:
         broker = view.image.brokers[broker_id]
         message = f"its advertised address {broker.host}:{broker.port} does not answer: {reason}"
         advice = "is it running? If so, set advertised.listeners to an address that clients reach, and restart it"
-        means = "clients cannot use what it leads"
+        means = "clients cannot use the partitions that it leads"
         findings.append(
             Finding(Severity.ERROR, "advertised-listener-unreachable", f"broker {broker_id}", message, advice, means)
         )
@@ -69,7 +69,7 @@ def have_own_addresses(view: ClusterView) -> list[Finding]:
 
 
 def registered_as_they_say(view: ClusterView) -> list[Finding]:
-    """ZooKeeper's registrations beside the metadata that the controller made of them, and beside the settings."""
+    """Compare ZooKeeper's registrations with the controller's metadata and with the settings."""
     seen = view.zookeeper
     if seen is None or seen.trouble:
         return []
@@ -93,7 +93,7 @@ def registered_as_they_say(view: ClusterView) -> list[Finding]:
         address = f"{broker.host}:{broker.port}"
         if registered and not any(each.partition("://")[2] == address for each in registered):
             message = f"clients are sent to {address}, but it registered {some(registered)}"
-            advice = "the metadata is old, or somebody wrote to /brokers/ids: restart the broker"
+            advice = "the metadata is old, or /brokers/ids was edited by hand: restart the broker"
             means = "clients connect to the wrong place"
             findings.append(
                 Finding(Severity.WARNING, "registration-differs", f"broker {broker_id}", message, advice, means)

@@ -1,4 +1,4 @@
-"""What ends: certificates and delegation tokens. Pure."""
+"""Certificates and delegation tokens that expire soon. Pure."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ def certificates_last(view: ClusterView) -> list[Finding]:
         if ends_ms is not None and ends_ms - view.now_ms < view.limits.certificate_ms:
             message = f"its certificate ends at {utc(ends_ms)}"
             advice = (
-                "replace its files, and then tell the broker to read them: it does so when it starts, or when a setting of its "
+                "replace its files, and then make the broker read them: it does so when it starts, or when a setting of its "
                 f"key store is altered, also to the same value: {_reload_command(view, broker_id)}"
             )
             means = "from then on no client can connect"
@@ -29,7 +29,7 @@ def certificates_last(view: ClusterView) -> list[Finding]:
 
 
 def _reload_command(view: ClusterView, broker_id: int) -> str:
-    """For the listener at the address that clients see. Kafka allows the change only under a listener's own name."""
+    """Return the command for the listener that clients see. Kafka allows this change only under a listener's own name."""
     broker, settings = view.image.brokers[broker_id], view.brokers[broker_id].settings
     at = address(broker.host, broker.port)
     endpoints = [each.partition("://") for each in split_list(settings.get("advertised.listeners", ""))]
@@ -51,8 +51,8 @@ def tokens_last(view: ClusterView) -> list[Finding]:
             message = f"it ends at {utc(token.ends_ms)}"
             advice = "renew it (barnabas delegation-tokens --renew)"
             if token.ends_ms >= token.max_ms:
-                advice = "make a new one: it cannot be renewed any more"
-            means = "who logs in with it is refused from then on"
+                advice = "create a new one: it cannot be renewed any more"
+            means = "clients that log in with it are refused from then on"
             subject = f"token {token.token_id} of {token.owner}"
             findings.append(Finding(Severity.WARNING, "token-ends", subject, message, advice, means))
     return findings

@@ -5,7 +5,8 @@ from barnabas.services.doctor.view import ClusterView
 
 
 def agree(view: ClusterView) -> list[Finding]:
-    """The protocol tells no broker's time, but coordinators stamp their records with it: one from the future gives it away."""
+    """The protocol does not report a broker's time, but coordinators stamp their records: a stamp from the future reveals
+    it."""
     ahead: dict[int, int] = {}
     for partition, newest in view.newest_ms.items():
         info = view.image.partition(partition)

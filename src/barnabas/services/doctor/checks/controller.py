@@ -1,4 +1,4 @@
-"""The controller: is there one, and do all mean the same? Pure."""
+"""The controller: whether there is one, and whether all brokers know it. Pure."""
 
 from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.view import ClusterView
@@ -21,8 +21,8 @@ def one_that_all_know(view: ClusterView) -> list[Finding]:
         opinions.setdefault(view.zookeeper.controller_id, []).append("ZooKeeper")
     if len(opinions) < 2:
         return []
-    said = "; ".join(f"{some(who)}: {controller}" for controller, who in sorted(opinions.items()))
-    message = f"not all name the same controller ({said})"
+    said = "; ".join(f"{some(brokers)}: {controller}" for controller, brokers in sorted(opinions.items()))
+    message = f"brokers name different controllers ({said})"
     advice = (
         "ask again in a moment; if it stays, a broker does not hear from the controller: see its log and its network"
     )
@@ -31,10 +31,10 @@ def one_that_all_know(view: ClusterView) -> list[Finding]:
 
 
 def _why_none(view: ClusterView) -> str:
-    """Empty if there is one. Brokers go on naming the last one that they heard of: ZooKeeper decides where it was read."""
+    """Empty if there is a controller. Brokers still name the last one they knew: ZooKeeper decides, if it could be read."""
     named = view.image.controller_id
     if named not in view.image.brokers:
-        return "brokers name none" if named < 0 else f"brokers name broker {named}, which is not there"
+        return "brokers name none" if named < 0 else f"brokers name broker {named}, which is not in the cluster"
     seen = view.zookeeper
     if seen is None or seen.controller_id is None:
         return ""

@@ -1,4 +1,4 @@
-"""Log directories: online, with room, in a place that stays. Pure."""
+"""Log directories: online, with free space, on permanent storage. Pure."""
 
 from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.room import nearly_full, room, short_lived
@@ -14,9 +14,9 @@ def log_dirs(view: ClusterView) -> list[Finding]:
             if each.error:
                 message = f"log directory {each.path} is offline ({each.error})"
                 advice = (
-                    "look for the I/O error in its log (a failing or read-only disk), mend it, and restart the broker"
+                    "look for the I/O error in its log (a failing or read-only disk), repair it, and restart the broker"
                 )
-                means = "others lead what it led; what has no other copy is offline"
+                means = "other brokers lead its partitions; those without another copy are offline"
                 findings.append(Finding(Severity.ERROR, "log-dir-offline", subject, message, advice, means))
             elif nearly_full(each.total_bytes, each.usable_bytes, view.limits.disk_share):
                 message = f"the disk of {each.path} has {room(each.total_bytes, each.usable_bytes)}"
@@ -26,10 +26,10 @@ def log_dirs(view: ClusterView) -> list[Finding]:
             if short_lived(each.path):
                 in_tmp.setdefault(broker_id, []).append(each.path)
     if in_tmp:
-        # One finding for all of them: it has one cause and one cure.
+        # One finding for all brokers: they have one cause and one remedy.
         paths = [path for several in in_tmp.values() for path in several]
         subject = f"broker {some(in_tmp)}" if len(in_tmp) == 1 else f"brokers {some(in_tmp)}"
         message = f"data is in a place that a reboot may empty: {some(paths, 1)}"
-        advice = "right for a cluster to try things out; else set log.dirs (barnabas up --data)"
+        advice = "fine for a trial cluster; else set log.dirs (barnabas up --data)"
         findings.append(Finding(Severity.NOTE, "log-dirs-in-tmp", subject, message, advice))
     return findings

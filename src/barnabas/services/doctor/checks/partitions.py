@@ -1,4 +1,4 @@
-"""Partitions: leaders, in-sync replicas, and whether writes are taken. Pure."""
+"""Partitions: leaders, in-sync replicas, and whether they accept writes. Pure."""
 
 from barnabas.base.ids import TopicPartition
 from barnabas.services.doctor.finding import Finding, Severity, count, some
@@ -66,7 +66,7 @@ def have_all_replicas(view: ClusterView) -> list[Finding]:
             "cluster",
             f"{count(len(behind), 'partition')} under-replicated: {some(behind)}",
             advice,
-            "nothing yet; fewer brokers may fail before records are out of reach",
+            "no effect yet; but fewer brokers may fail before records are unavailable",
             view.changed_ms(behind),
         )
     ]

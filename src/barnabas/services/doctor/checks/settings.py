@@ -1,4 +1,4 @@
-"""Settings of brokers: those that do nothing, and those that should be the same."""
+"""Settings of brokers: those without effect, and those that should be equal."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from barnabas.base.config.usage import broker_notices
 from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.view import ClusterView
 
-#: Where brokers of one cluster differ, what happens depends on which of them is asked.
+#: If brokers differ in one of these, the behaviour depends on which broker a client asks.
 _SAME: Final = (
     "auto.create.topics.enable",
     "default.replication.factor",
@@ -31,7 +31,7 @@ _SAME: Final = (
 
 
 def have_an_effect(view: ClusterView) -> list[Finding]:
-    """Of our brokers only: Apache's have another list."""
+    """Check barnabas brokers only: Apache's have another list of settings."""
     by_line: dict[str, list[int]] = {}
     for broker_id, broker in view.brokers.items():
         if not broker.is_ours:
@@ -43,7 +43,7 @@ def have_an_effect(view: ClusterView) -> list[Finding]:
         subject = f"broker {some(ids)}" if len(ids) == 1 else f"brokers {some(ids)}"
         if "is not a known setting" in line:
             advice = "correct the name in the broker's file, or remove the line"
-            means = "whatever it was meant to change is not changed"
+            means = "the intended change has no effect"
             findings.append(Finding(Severity.WARNING, "setting-unknown", subject, line, advice, means))
         else:
             advice = "remove it, or leave it for Apache Kafka"
@@ -61,7 +61,7 @@ def agree(view: ClusterView) -> list[Finding]:
         if len(values) > 1:
             said = "; ".join(f"{value} on {some(ids)}" for value, ids in values.items())
             advice = "give it the same value in every broker's file"
-            means = "what happens depends on the broker that is asked"
+            means = "the behaviour depends on which broker a client asks"
             findings.append(
                 Finding(Severity.WARNING, "settings-differ", "cluster", f"{name} differs: {said}", advice, means)
             )

@@ -1,11 +1,11 @@
-"""Tiered storage: is what is rolled copied? Pure."""
+"""Tiered storage: whether rolled segments are copied. Pure."""
 
 from barnabas.services.doctor.finding import Finding, Severity, count, some
 from barnabas.services.doctor.view import ClusterView
 
 
 def keeps_up(view: ClusterView) -> list[Finding]:
-    """Nothing is deleted locally before it is copied: where copying is behind, disks fill."""
+    """Brokers delete local segments only after they are copied: if copying is behind, disks fill."""
     by_topic: dict[str, list[tuple[int, int]]] = {}
     for partition, tier in view.tiers.items():
         if tier.uncopied_bytes > view.limits.tier_segments * tier.segment_bytes:
@@ -18,6 +18,6 @@ def keeps_up(view: ClusterView) -> list[Finding]:
         advice = (
             "see the logs of their leaders: is the object store reachable, are its credentials good, is a quota set?"
         )
-        means = "local retention waits for it: disks fill, and if they are full, writes end"
+        means = "local retention waits for the copies: disks fill, and when they are full, writes fail"
         findings.append(Finding(Severity.WARNING, "tier-behind", f"topic {topic}", message, advice, means))
     return findings

@@ -1,32 +1,32 @@
-"""Topics and their copies, internal ones above all. Pure."""
+"""Topics and their copies, especially internal ones. Pure."""
 
 from typing import Final
 
 from barnabas.services.doctor.finding import Finding, Severity, count, some
 from barnabas.services.doctor.view import COORDINATOR_TOPICS, ClusterView
 
-#: Their replication factor is a setting of the brokers. While they cannot be made, something waits. Nearly every cluster has
-#: groups; many have no transactions.
+#: Internal topics, whose replication factor is a setting of the brokers: (topic, effect while it cannot be created, severity).
+#: Nearly every cluster has groups; many have no transactions.
 _INTERNAL: Final = {
-    "offsets.topic.replication.factor": ("__consumer_offsets", "consumer groups wait", Severity.ERROR),
+    "offsets.topic.replication.factor": ("__consumer_offsets", "consumer groups do not work", Severity.ERROR),
     "transaction.state.log.replication.factor": (
         "__transaction_state",
-        "transactions wait; a cluster without transactions does not need it",
+        "transactions do not work; a cluster without transactions does not need it",
         Severity.WARNING,
     ),
 }
 
 
 def internal_topics_can_be_made(view: ClusterView) -> list[Finding]:
-    """They are made when they are first needed, and only where there are brokers enough."""
+    """Internal topics are created when they are first needed, and only if there are enough brokers."""
     alive, down = len(view.image.brokers), view.missing()
     findings = []
     for setting, (topic, waits, severity) in _INTERNAL.items():
         factor = int(view.setting(setting) or 0)
         if topic not in view.image.topics and factor > alive:
-            message = f"it cannot be made: {setting}={factor}, and {count(alive, 'broker')} alive"
+            message = f"it cannot be created: {setting}={factor}, but {count(alive, 'broker')} alive"
             if factor <= alive + len(down):
-                # The broker that is down is an error of its own.
+                # The broker that is down has an error of its own.
                 severity = Severity.WARNING if severity is Severity.ERROR else Severity.NOTE
                 advice = f"start broker{'s' * (len(down) > 1)} {some(down)}"
             else:
@@ -61,7 +61,7 @@ def min_isr_can_be_met(view: ClusterView) -> list[Finding]:
             message = f"min.insync.replicas={needed}, but it has {count(replicas, 'replica')}"
             advice = "lower it with barnabas configs, or add replicas with barnabas reassign-partitions"
             # Kafka 3.7 and later, and barnabas: older ones refuse acks=all.
-            means = f"it counts as {replicas}: records that are acknowledged have fewer copies than it promises"
+            means = f"it acts as {replicas}: acknowledged records have fewer copies than it promises"
             findings.append(
                 Finding(Severity.WARNING, "min-isr-above-replicas", f"topic {name}", message, advice, means)
             )
@@ -79,7 +79,7 @@ def have_copies(view: ClusterView) -> list[Finding]:
         if topic.internal or name in COORDINATOR_TOPICS:
             message = "it has one replica"
             advice = "add replicas with barnabas reassign-partitions, and set the replication factor in every file"
-            means = "groups or transactions stop with the broker that has it"
+            means = "groups or transactions stop when the broker that has it fails"
             findings.append(
                 Finding(Severity.WARNING, "internal-topic-replicas-one", f"topic {name}", message, advice, means)
             )
@@ -88,6 +88,6 @@ def have_copies(view: ClusterView) -> list[Finding]:
     if single:
         message = f"{count(len(single), 'topic')} with one replica: {some(sorted(single))}"
         advice = "add replicas with barnabas reassign-partitions if the data matters"
-        means = "their data is lost with one broker"
+        means = "their data is lost when one broker is lost"
         findings.append(Finding(Severity.NOTE, "topic-replicas-one", "cluster", message, advice, means))
     return findings

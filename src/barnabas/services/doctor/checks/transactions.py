@@ -1,4 +1,4 @@
-"""Transactions that do not end. Pure."""
+"""Transactions that stay open too long. Pure."""
 
 from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.view import ClusterView
@@ -10,7 +10,7 @@ def end(view: ClusterView) -> list[Finding]:
         if each.start_ms <= 0 or view.now_ms - each.start_ms <= each.timeout_ms + view.limits.transaction_late_ms:
             continue
         where = f" in {some(each.partitions)}" if each.partitions else ""
-        message = f"it is open{where} ({each.state}), for longer than its time-out of {each.timeout_ms / 1000:.0f} s"
+        message = f"it is open{where} ({each.state}), longer than its timeout of {each.timeout_ms / 1000:.0f} s"
         advice = (
             "is its coordinator able to write? A transaction prepared for two-phase commit waits for its application: "
             "start that, or end it with barnabas transactions abort"

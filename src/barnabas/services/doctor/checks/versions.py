@@ -13,5 +13,5 @@ def agree(view: ClusterView) -> list[Finding]:
         return []
     message = "brokers serve different versions of the protocol: " + " | ".join(some(ids) for ids in groups.values())
     advice = "finish the upgrade (compare with barnabas broker-api-versions)"
-    means = "clients use what the broker at hand has; new features stay off"
+    means = "clients use the versions of the broker that they are connected to; new features stay off"
     return [Finding(Severity.WARNING, "versions-differ", "cluster", message, advice, means)]

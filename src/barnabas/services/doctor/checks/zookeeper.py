@@ -1,4 +1,4 @@
-"""ZooKeeper: do brokers reach it, how fast does it answer, has it room? Pure."""
+"""ZooKeeper: whether brokers reach it, how fast it answers, and whether its disk has space. Pure."""
 
 from barnabas.base.times import time_in
 from barnabas.base.znode_path import closing_command
@@ -7,7 +7,7 @@ from barnabas.services.doctor.room import nearly_full, room
 from barnabas.services.doctor.view import ClusterView
 
 _MEANS = (
-    "clients of live leaders go on; no leader is elected when a broker fails, and topics, settings, ACLs and users "
+    "partitions with a leader work; no leader is elected when a broker fails, and topics, settings, ACLs and users "
     "cannot be changed"
 )
 
@@ -16,18 +16,18 @@ def reachable(view: ClusterView) -> list[Finding]:
     cut_off = {broker: each.zookeeper_trouble for broker, each in view.brokers.items() if each.zookeeper_trouble}
     where = view.zookeeper.connect if view.zookeeper is not None else "zookeeper.connect"
     if cut_off:
-        who = (
+        affected = (
             "no broker reaches it" if len(cut_off) == len(view.brokers) else f"brokers {some(cut_off)} cannot reach it"
         )
-        message = f"{who}: {next(iter(cut_off.values()))}"
-        advice = "start ZooKeeper, or mend the network to it; brokers register again by themselves"
+        message = f"{affected}: {next(iter(cut_off.values()))}"
+        advice = "start ZooKeeper, or repair the network to it; brokers register again by themselves"
         since_ms = min((at for each in cut_off.values() if (at := time_in(each)) is not None), default=None)
         subject = f"ZooKeeper at {where}"
         return [Finding(Severity.ERROR, "zookeeper-unreachable", subject, message, advice, _MEANS, since_ms)]
     if view.zookeeper is not None and view.zookeeper.trouble:
-        told = any(each.zookeeper_ms >= 0 for each in view.brokers.values())
-        message = f"cannot be asked from here: {view.zookeeper.trouble}"
-        if told:
+        reached = any(each.zookeeper_ms >= 0 for each in view.brokers.values())
+        message = f"the doctor cannot ask it: {view.zookeeper.trouble}"
+        if reached:
             advice = "the brokers reach it; run doctor on a broker's machine to compare what is registered"
             return [Finding(Severity.NOTE, "zookeeper-not-asked", f"ZooKeeper at {where}", message, advice)]
         advice = "is it up? The brokers were not asked whether they reach it: check the ACLs (DESCRIBE on the cluster)"
@@ -44,7 +44,7 @@ def answers_soon(view: ClusterView) -> list[Finding]:
     if not slow:
         return []
     message = f"answers brokers {some(slow)} after {max(slow.values()) / 1000:.1f} s"
-    advice = "look at its disk (fsync), its load and the network; zk_max_latency of `mntr` tells more"
+    advice = "look at its disk (fsync), its load and the network; zk_max_latency of `mntr` says more"
     means = "fail-overs and admin requests take longer; sessions may expire"
     return [Finding(Severity.NOTE, "zookeeper-slow", "ZooKeeper", message, advice, means)]
 
@@ -59,7 +59,7 @@ def disk(view: ClusterView) -> list[Finding]:
 
 
 def closed_to_strangers(view: ClusterView) -> list[Finding]:
-    """Only brokers should change znodes where `zookeeper.set.acl` or an authorizer is set. Doctor looks without credentials."""
+    """Clients must not change znodes if `zookeeper.set.acl` or an authorizer is set. The doctor looks without credentials."""
     if view.zookeeper is None or not view.zookeeper.open_znodes:
         return []
     found = view.zookeeper.open_znodes
@@ -68,18 +68,18 @@ def closed_to_strangers(view: ClusterView) -> list[Finding]:
     command = closing_command(view.zookeeper.connect)
     if any(each.settings.get("zookeeper.set.acl") == "true" for each in view.brokers.values()):
         if set(found) == {"/"}:
-            means = "a stranger can delete /controller, and create znodes of its own beside Kafka's"
+            means = "any client can delete /controller, and create znodes next to Kafka's"
             return [Finding(Severity.WARNING, "znodes-open", subject, message, f"close it: {command}", means)]
-        means = "a stranger can replace the password of a super user and become administrator, or delete topics"
+        means = "any client can replace the password of a super user and become administrator, or delete topics"
         advice = (
-            f"close them: {command}; then see whether somebody changed users or ACLs "
+            f"close them: {command}; then check whether users or ACLs were changed "
             "(`barnabas configs --describe --entity-type users`, `barnabas acls --list`)"
         )
         return [Finding(Severity.ERROR, "znodes-open", subject, message, advice, means)]
     if view.setting("authorizer.class.name"):
-        means = "ACLs bind only clients that cannot reach ZooKeeper: others can change users and ACLs there"
+        means = "ACLs do not bind clients that reach ZooKeeper: these can change users and ACLs there"
         advice = (
-            "let only brokers reach ZooKeeper, or set barnabas.zookeeper.digest and then zookeeper.set.acl=true on every "
+            "allow only brokers to reach ZooKeeper, or set barnabas.zookeeper.digest and then zookeeper.set.acl=true on every "
             f"broker, restart them one by one, and close the znodes: {command}"
         )
         return [Finding(Severity.WARNING, "znodes-open-with-acls", subject, message, advice, means)]

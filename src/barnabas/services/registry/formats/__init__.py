@@ -1,7 +1,7 @@
 """Avro, JSON Schema and Protobuf: parse a schema, write its canonical form, compare two. Pure.
 
-`parse` makes a `ParsedSchema` of a text and of the texts that it refers to. `incompatibilities` tells why a reader with
-one schema cannot read what was written with another. Nothing here knows of subjects, versions or HTTP.
+`parse` makes a `ParsedSchema` from a text and the texts that it refers to. `incompatibilities` says why a reader with
+one schema cannot read data that was written with another. Subjects, versions and HTTP are unknown here.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _FORMATS: dict[str, type[AvroSchema] | type[JsonSchema] | type[ProtobufSchema]] 
 
 @dataclass(frozen=True)
 class Reference:
-    """A name that a schema uses, and the version of a subject that it stands for."""
+    """A name that a schema uses, and the version of a subject to which it refers."""
 
     name: str
     subject: str
@@ -41,32 +41,32 @@ class ParsedSchema(Protocol):
     def schema_type(self) -> str: ...
 
     def canonical(self) -> str:
-        """What `_schemas` stores and clients get back."""
+        """Return the text that `_schemas` stores and clients receive."""
 
     def normalized(self) -> str:
-        """The same for schemas that differ only in what means nothing: `normalize=true`."""
+        """Return the canonical text without insignificant differences, for `normalize=true`."""
 
     def formatted(self, wanted: str) -> str:
-        """`?format=`: `resolved` of Avro, `serialized` and `ignore_extensions` of Protobuf; else the canonical text."""
+        """Return `?format=`: `resolved` (Avro), `serialized`, `ignore_extensions` (Protobuf), else the canonical text."""
 
 
 def parse(
     schema_type: str, text: str, references: Mapping[str, str] | None = None, *, as_new: bool = True
 ) -> ParsedSchema:
-    """The schema of a text; raises SchemaError.
+    """Parse a schema; raise SchemaError if it is not valid.
 
-    `references` has the text of every schema that it refers to by the reference's name, also those that those refer to,
-    each after the ones that it needs. `as_new=False` is for what is stored already: what was once accepted stays readable.
+    `references` has the text of every schema that it refers to, directly or not, by the reference's name; each comes
+    after those that it needs. `as_new=False` is for stored schemas: they stay readable when the checks become stricter.
     """
     references = references or {}
     _check_size(text, references)
     if schema_type not in _FORMATS:
-        raise SchemaError(f"unknown schema type {schema_type}: it is one of {', '.join(_FORMATS)}")
+        raise SchemaError(f"unknown schema type {schema_type}: use one of {', '.join(_FORMATS)}")
     try:
         schema = _FORMATS[schema_type](text, references, as_new=as_new)
         schema.canonical().encode()
     except UnicodeEncodeError:
-        raise SchemaError("the schema has half of a surrogate pair, which no UTF-8 text can hold") from None
+        raise SchemaError("the schema contains half of a surrogate pair, which UTF-8 cannot encode") from None
     return schema
 
 
@@ -78,10 +78,10 @@ def incompatibilities(
     writer_name: str = "old",
     lenient: bool = False,
 ) -> list[str]:
-    """Why data that was written with `writer` cannot be read with `reader`; empty if it can.
+    """Return why `reader` cannot read data that was written with `writer`; empty if it can.
 
-    The texts are Confluent's verbose messages. They call the schemas by the names given. `lenient` is a subject's
-    `compatibilityPolicy: LENIENT`, which only JSON Schemas know.
+    The texts are Confluent's verbose messages, with the given names of the schemas. `lenient` is a subject's
+    `compatibilityPolicy: LENIENT`, which only applies to JSON Schemas.
     """
     if reader.schema_type != writer.schema_type:
         return ["Incompatible because of different schema type"]
@@ -92,7 +92,7 @@ def incompatibilities(
             return reader.incompatibilities(writer, reader_name, writer_name, lenient=lenient)
         if isinstance(reader, ProtobufSchema) and isinstance(writer, ProtobufSchema):
             return reader.incompatibilities(writer, reader_name, writer_name)
-    except SchemaError as error:  # it costs too much, or a stored schema does not hold what it refers to
+    except SchemaError as error:  # the comparison costs too much, or a stored schema lacks one of its references
         return [f"Unexpected exception during compatibility check: {error}"]
     raise TypeError(f"{type(reader).__name__} and {type(writer).__name__} are not schemas that `parse` made")
 

@@ -19,7 +19,7 @@ class AvroSchema:
         return avro_text.normalized(self._root, self._known)
 
     def formatted(self, wanted: str) -> str:
-        """`resolved`: with the types of other schemas in place."""
+        """Return the text; `resolved` has the types of other schemas in place."""
         return avro_text.canonical(self._root, ()) if wanted == "resolved" else self._canonical
 
     def incompatibilities(self, writer: "AvroSchema", reader_name: str, writer_name: str) -> list[str]:

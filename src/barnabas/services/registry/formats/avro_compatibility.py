@@ -1,6 +1,6 @@
-"""Whether a reader's Avro schema reads what a writer's wrote: SchemaCompatibility.java's rules and texts. Pure.
+"""Whether a reader's Avro schema can read data of a writer's: the rules and texts of SchemaCompatibility.java. Pure.
 
-The pairs are remembered by identity, as there, so that the places in the messages are the same.
+Pairs are remembered by identity, as in Java, so that the paths in the messages are the same.
 """
 
 from collections.abc import Generator
@@ -10,7 +10,7 @@ from typing import Any
 from barnabas.services.registry.formats.avro_types import ABSENT, Field, Type
 from barnabas.services.registry.formats.limits import DIFFERENCES_MAX, PAIR_STEPS, Budget, SchemaError, run
 
-#: Which types a reader of a type reads besides its own.
+#: The types that a reader's type can read besides itself.
 _PROMOTIONS = {
     "long": {"int"},
     "float": {"int", "long"},
@@ -20,13 +20,13 @@ _PROMOTIONS = {
 }
 
 
-#: A longer path is cut in its middle.
+#: The path of a message is cut in its middle if it has more steps.
 _STEPS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A linked list: schemas that hold each other in a long chain would make long tuples."""
+    """A path as a linked list: tuples would grow long for long chains of schemas."""
 
     step: str
     within: "Place | None" = None
@@ -40,10 +40,10 @@ class Difference:
 
     @property
     def path(self) -> str:
-        """A JSON pointer, but that it always begins with a slash."""
+        """A JSON pointer, except that it always begins with a slash."""
         steps: list[str] = []
         place = self.place
-        while place is not None and place.within is not None:  # the root itself is not written
+        while place is not None and place.within is not None:  # the root itself is not part of the path
             steps.append(place.step.replace("~", "~0").replace("/", "~1"))
             place = place.within
         if len(steps) > _STEPS_MAX:
@@ -68,7 +68,7 @@ class Difference:
 
 
 def differences(reader: Type, writer: Type) -> list[Difference]:
-    """At most DIFFERENCES_MAX, in the order of the reader's schema."""
+    """Return at most DIFFERENCES_MAX differences, in the order of the reader's schema."""
     found: list[Difference] = []
     pending: list[Any] = [run(_Comparison().compare(reader, writer, Place("")))]
     while pending and len(found) < DIFFERENCES_MAX:
@@ -80,7 +80,7 @@ def differences(reader: Type, writer: Type) -> list[Difference]:
     return found
 
 
-#: Differences, and lists of them for what is inside: nothing is copied on the way up.
+#: Differences and nested lists of them: nothing is copied on the way up.
 _Found = list[Any]
 _Steps = Generator[Any, Any, _Found]
 
@@ -88,7 +88,7 @@ _Steps = Generator[Any, Any, _Found]
 class _Comparison:
     def __init__(self) -> None:
         self._budget = Budget()
-        #: None while it is under way: a recursive pair is compatible unless proven otherwise.
+        #: None while a pair is being compared: a recursive pair is compatible unless proven otherwise.
         self._results: dict[tuple[int, int], _Found | None] = {}
 
     def compare(self, reader: Type, writer: Type, place: Place) -> _Steps:

@@ -9,7 +9,7 @@ from barnabas.services.registry.formats.avro_types import ABSENT, Absent, Field,
 from barnabas.services.registry.formats.json_text import Json
 from barnabas.services.registry.formats.limits import DEPTH_MAX, SchemaError
 
-#: The logical types that Java's Avro knows, and the types they stand on. Others are properties like any other.
+#: The logical types that Java's Avro knows, and their base types. Other logical types are ordinary properties.
 _LOGICAL = {
     "big-decimal": {"bytes"},
     "date": {"int"},
@@ -25,14 +25,14 @@ _LOGICAL = {
 
 
 def canonical(root: Type, known: Iterable[str]) -> str:
-    """A type is written out where it first appears, by its name after that; `known` types by their names only."""
+    """Write a type in full where it first appears and by its name after that; `known` types by name only."""
     return json_text.dumps(_Writer(set(known), normalize=False).write(root, None))
 
 
 def normalized(root: Type, known: Iterable[str]) -> str:
-    """With properties in order, and without what says nothing: an empty doc, a default order.
+    """Write the normalized form: properties sorted, and without an empty doc or the default order.
 
-    Confluent writes this form with full names and parses it again; what is stored is the canonical text of that.
+    Confluent writes this form with full names and parses it again; it stores the canonical text of the result.
     """
     return json_text.dumps(_Writer(set(known), normalize=True).write(root, None))
 
@@ -43,7 +43,7 @@ class _Writer:
         self._normalize = normalize
 
     def write(self, kind: Type, space: str | None, depth: int = 0) -> Json:
-        """A type that is used before it is defined is written where it is used, so a flat text may become a deep one."""
+        """Write a type where it is first used, even if it is defined later, so flat text may become deeply nested."""
         if depth > DEPTH_MAX:
             raise SchemaError(f"types nested more than {DEPTH_MAX} deep, which is the limit")
         match kind.kind:
@@ -82,7 +82,7 @@ class _Writer:
         written |= self._properties(kind)
         if kind.aliases:
             aliases = [alias.within(name.space) for alias in kind.aliases]
-            if self._normalize:  # in the order of their full names
+            if self._normalize:  # sorted by full names
                 ordered = sorted(kind.aliases, key=lambda alias: json_text.utf16(alias.full))
                 aliases = [alias.within(name.space) for alias in ordered]
             written["aliases"] = aliases
@@ -119,7 +119,7 @@ def _in_order(properties: dict[str, Json]) -> dict[str, Json]:
 
 
 def _is_logical(kind: Type) -> bool:
-    """Whether Java's Avro takes the logical type for one: it ignores those that do not fit."""
+    """Whether Java's Avro accepts the logical type: it ignores one that does not fit its base type."""
     logical = kind.props.get("logicalType")
     if logical == "uuid":
         return kind.kind == "string" or (kind.kind == "fixed" and kind.size == 16)
@@ -135,7 +135,7 @@ def _is_logical(kind: Type) -> bool:
 
 
 def _as_read(value: Any, kind: Type | None) -> Json | Absent:
-    """A default as Java holds it: a whole number of a floating type is written with a point; no value for the wrong type."""
+    """A default as Java holds it: a whole number of a floating type gets a decimal point; a wrong type yields no value."""
     if value is ABSENT or value is None:
         return value
     if kind is not None and kind.kind == "union":

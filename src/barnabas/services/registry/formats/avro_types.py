@@ -1,7 +1,7 @@
 """Avro schemas as Java's Avro parses them. Pure.
 
-fastavro and avro parse Avro too, but neither keeps what Confluent's canonical text needs: the place of every property,
-defaults as they were written, names as they were split. So this is a parser of its own, after Schema.java.
+The libraries fastavro and avro parse Avro too, but drop details that Confluent's canonical text needs: the order of properties,
+defaults as they were written, names as they were split. So this is a separate parser, modelled on Schema.java.
 """
 
 import re
@@ -26,7 +26,7 @@ _LONG_MAX = 2**63 - 1
 
 
 class Absent:
-    """No default: not the same as a default of null."""
+    """No default, which differs from a default of null."""
 
 
 ABSENT = Absent()
@@ -48,14 +48,14 @@ class Name:
         return Name(name, space or None)
 
     def within(self, space: str | None) -> str:
-        """How it is written where `space` is the namespace: short if it belongs there and is no word of Avro's."""
+        """Return the name as written within the namespace `space`: short if it belongs there and is not a keyword of Avro."""
         words = PRIMITIVES | NAMED | {"array", "map", "union"}
         return self.simple if self.space and self.space == space and self.simple not in words else self.full
 
 
 @dataclass(eq=False, slots=True)
 class Type:
-    """One type. Named types are shared by all who refer to them, so that a recursive schema is a graph."""
+    """One type. All users of a named type share it, so that a recursive schema is a graph."""
 
     kind: str
     props: dict[str, Json] = field(default_factory=dict)
@@ -88,9 +88,9 @@ class Field:
 
 
 def parse(text: str, references: Iterable[str], *, as_new: bool) -> tuple[Type, list[str]]:
-    """The type of a text, and the names of the types that the references define at their top.
+    """Parse a text. Return its type, and the names of the types that the references define at their top level.
 
-    `as_new` checks names and defaults strictly, as at registration. What is stored already may be older than the checks.
+    `as_new` checks names and defaults strictly, for registrations. A stored schema may be older than the checks.
     """
     parser = _Parser(as_new=as_new)
     known = [parser.parse(reference).full_name for reference in references]
@@ -98,13 +98,13 @@ def parse(text: str, references: Iterable[str], *, as_new: bool) -> tuple[Type, 
 
 
 class _Parser:
-    """Names are known from one text to the next."""
+    """Parses texts one after the other; later texts can use the names of earlier ones."""
 
     def __init__(self, *, as_new: bool) -> None:
         self._as_new = as_new
         self._named: dict[str, Type] = {}
         self._definitions: dict[str, tuple[Json, str | None]] = {}
-        #: Used before they were defined. A definition that comes later takes the place of its stand-in.
+        #: Names used before their definition, with stand-ins that the definition replaces.
         self._unresolved: dict[str, Type] = {}
 
     def parse(self, text: str) -> Type:
@@ -131,7 +131,7 @@ class _Parser:
             return self._collection(kind, node, space)
         if kind in ("record", "error", "enum", "fixed"):
             return self._named_type(kind, node, space)
-        # {"type": "other.Record"}: Avro before 1.12 takes it for the name.
+        # {"type": "other.Record"}: Avro before 1.12 takes this for a name.
         if self._lookup(kind, space):
             return self._find(kind, space)
         raise SchemaError(f"Undefined type: {kind}")
@@ -203,7 +203,7 @@ class _Parser:
         kind = self._type(node["type"], space)
         order = node.get("order", "ascending")
         if not isinstance(order, str) or order.lower() not in _ORDERS:
-            raise SchemaError(f"the order of field {name} is none of {', '.join(_ORDERS)}: {_short(order)}")
+            raise SchemaError(f"the order of field {name} is {_short(order)}: use one of {', '.join(_ORDERS)}")
         default = node.get("default", ABSENT)
         if kind.kind in ("float", "double") and isinstance(default, str):
             default = _number(name, default)
@@ -257,7 +257,7 @@ class _Parser:
 
 
 def _check_defaults(root: Type) -> None:
-    """Of every field: a default must be a value of the field's type."""
+    """Check that the default of every field is a value of the field's type."""
     verdicts: dict[tuple[int, int], bool] = {}
     seen: set[int] = set()
     pending = [root]
@@ -276,7 +276,7 @@ def _check_defaults(root: Type) -> None:
 
 
 def _is_value(kind: Type, value: Json | Absent, verdicts: dict[tuple[int, int], bool]) -> Generator[Any, Any, bool]:
-    """A record that holds itself by its defaults is no value: the verdict under way counts as no."""
+    """Whether a default fits. A record that contains itself through its defaults does not fit: an open verdict counts as no."""
     if isinstance(value, Absent):
         return False
     key = (id(kind), id(value))

@@ -1,4 +1,4 @@
-"""The changes of a JSON Schema that Confluent tells apart, which of them break readers, and their words. Pure."""
+"""The changes of a JSON Schema that Confluent distinguishes, which of them break readers, and their messages. Pure."""
 
 _COMPATIBLE = """
     ID_CHANGED DESCRIPTION_CHANGED TITLE_CHANGED DEFAULT_CHANGED SCHEMA_REMOVED TYPE_EXTENDED
@@ -26,7 +26,7 @@ _COMPATIBLE = """
     ENUM_ARRAY_EXTENDED COMBINED_TYPE_EXTENDED PRODUCT_TYPE_NARROWED SUM_TYPE_EXTENDED NOT_TYPE_NARROWED
 """
 
-#: `compatibilityPolicy: LENIENT` takes these too.
+#: Changes that `compatibilityPolicy: LENIENT` accepts as well.
 _LENIENT = """
     ADDITIONAL_PROPERTIES_NARROWED ADDITIONAL_PROPERTIES_REMOVED
     UNEVALUATED_PROPERTIES_NARROWED UNEVALUATED_PROPERTIES_REMOVED
@@ -109,12 +109,12 @@ _WORDS = {
         ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL
     """,
 }
-#: A change that is neither here nor compatible has no words of Confluent's: SCHEMA_ADDED.
+#: Confluent has no message for a change that is neither here nor compatible: SCHEMA_ADDED.
 _WORDS_BY_CHANGE = {change: words for words, changes in _WORDS.items() for change in changes.split()}
 
 
 def describe(change: str, path: str, reader: str, writer: str) -> str:
-    """Confluent's text, with its uneven quotes: clients and tests read it."""
+    """Return Confluent's text, including its unbalanced quotes: clients and tests parse it."""
     words = _WORDS_BY_CHANGE.get(change, "")
     said = words.replace("{reader}", reader).replace("{writer}", writer).replace("{path}", path)
     return f'{{errorType:"{change}", description:"{said}\'}}'

@@ -1,8 +1,8 @@
-"""What changed from one JSON Schema to the next, by Confluent's rules. Pure.
+"""The changes between two JSON Schemas, by Confluent's rules. Pure.
 
-The rules are about nodes of one kind (`json_model`). A pair of nodes is compared once, wherever it is met. A pair that is
-met again while it is compared is taken for compatible; if it turns out not to be, everything is compared again with that
-known, until nothing new is found.
+The rules apply to nodes of one kind (`json_model`). A pair of nodes is compared once, wherever it appears. A pair that appears
+again during its own comparison is assumed compatible; if that turns out wrong, everything is compared again with that
+knowledge, until nothing new is found.
 """
 
 from collections.abc import Callable, Generator
@@ -19,13 +19,13 @@ from barnabas.services.registry.formats.limits import DIFFERENCES_MAX, PAIR_STEP
 
 #: A longer path is cut in its middle.
 _PATH_MAX = 10_000
-#: Patterns are few; a thousand may take a megabyte each.
+#: Cost of compiling a pattern, in steps: a schema has few patterns, but a thousand may take a megabyte each.
 _PATTERN_STEPS = 500
 
 
 @dataclass(eq=False, slots=True)
 class Changes:
-    """Of a pair, with paths from there. Those of inner pairs are kept as they are: nothing is copied on the way up."""
+    """Changes of a pair, with paths relative to it. Changes of inner pairs are linked, not copied."""
 
     items: "list[tuple[str, str | Changes]]" = field(default_factory=list)
     compatible: bool = True
@@ -46,7 +46,7 @@ _Steps = Generator[Any, Any, Changes]
 def incompatible_changes(
     writer: Document, reader: Document, compatible_changes: frozenset[str] = COMPATIBLE
 ) -> list[tuple[str, str]]:
-    """The changes that break a reader, with their paths: at most DIFFERENCES_MAX."""
+    """Return the changes that break a reader, with their paths: at most DIFFERENCES_MAX."""
     return flatten(compare(writer, reader, compatible_changes), compatible_changes)
 
 
@@ -63,7 +63,7 @@ def compare(writer: Document, reader: Document, compatible_changes: frozenset[st
 
 
 def flatten(changes: Changes, without: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
-    """In order, but for those `without`. Only what holds one that counts is looked into, so this ends soon."""
+    """List the changes in order, except those in `without`. Branches without a relevant change are skipped, to save time."""
     found: list[tuple[str, str]] = []
     pending: list[tuple[str, str | Changes]] = [("#", changes)]
     while pending and len(found) < DIFFERENCES_MAX:
@@ -91,8 +91,8 @@ class _Comparison:
         self._compatible_changes = compatible_changes
         self._known = known
         self._budget = budget
-        self._under_way: set[tuple[int, int]] = set()
-        #: Nodes that references make on the way are kept alive: pairs are known by identity.
+        self._in_comparison: set[tuple[int, int]] = set()
+        #: Keeps nodes alive that references create during the comparison: pairs are known by identity.
         self._kept: list[Node] = []
         self._distincts: dict[int, list[Node]] = {}
         self._patterns = Patterns(budget)
@@ -106,23 +106,23 @@ class _Comparison:
             if original is not update:
                 self._add(changes, "SCHEMA_ADDED" if original is None else "SCHEMA_REMOVED")
             return changes
-        # Under `not` the two change sides, and each finds its references in its own document.
+        # Under `not` the roles are swapped, but each node finds its references in its own document.
         documents = (self._reader, self._writer) if self._reversed else (self._writer, self._reader)
         original, update = documents[0].resolve(original), documents[1].resolve(update)
         pair = (id(original), id(update))
         self._budget.spend()
         if pair in self.memo:
             return self.memo[pair]
-        if pair in self._under_way:
+        if pair in self._in_comparison:
             if pair in self._known:
                 return self._known[pair]
             self.assumed = True
             return Changes()
         self._budget.spend(PAIR_STEPS)
         self._kept += (original, update)
-        self._under_way.add(pair)
+        self._in_comparison.add(pair)
         changes = yield from self._compare(original, update)
-        self._under_way.discard(pair)
+        self._in_comparison.discard(pair)
         self.memo[pair] = changes
         return changes
 
@@ -158,7 +158,7 @@ class _Comparison:
         return changes
 
     def _one_of_a_sum(self, original: Node, update: Node) -> Generator[Any, Any, Changes | None]:
-        """One schema became a sum that has it, or a product that had one became that one."""
+        """Whether one schema became a sum that contains it, or a product that contained the new schema was reduced to it."""
         if (original.kind == "combined") == (update.kind == "combined"):
             return None
         whole = update if update.kind == "combined" else original
@@ -225,7 +225,7 @@ class _Comparison:
         yield from ()
 
     def _nots(self, changes: Changes, original: Node, update: Node) -> Generator[Any, Any, None]:
-        """What must not match is compared the other way round."""
+        """Compare the schemas under `not` with the roles swapped."""
         self._reversed = not self._reversed
         inner = yield self.compare(update.children[0], original.children[0])
         self._reversed = not self._reversed
@@ -305,7 +305,7 @@ class _Comparison:
     def _property_added(
         self, changes: Changes, original: Node, update: Node, key: str, path: str
     ) -> Generator[Any, Any, None]:
-        """By what the original said of properties that it did not name: data may have them already."""
+        """An added property: the original may have allowed it as an unnamed one, so data may contain it already."""
         added = update.properties[key]
         required, default = key in update.required, added.has_default
         if _is_open(original):
@@ -332,7 +332,7 @@ class _Comparison:
     def _removed(
         self, changes: Changes, before: Node, update: Node, cover: Node | None, path: str, name: str
     ) -> Generator[Any, Any, None]:
-        """By what the update says of properties or items that it does not name."""
+        """A removed property or item: whether it stays allowed depends on how the update treats unnamed ones."""
         if _is_open(update):
             self._add(changes, f"{name}_REMOVED_FROM_OPEN_CONTENT_MODEL", path)
         elif cover is not None:
@@ -424,7 +424,7 @@ class _Comparison:
             self._add(changes, "ITEM_ADDED_TO_CLOSED_CONTENT_MODEL", path)
 
     def _cover(self, node: Node, name: str | None) -> Node | None:
-        """The schema of a property, or an item, that is not named: by its pattern, or of all that are not."""
+        """Return the schema that applies to an unnamed property or item: a pattern's, or the one for all others."""
         if name is not None:
             for pattern, schema in node.patterns.items():
                 if self._patterns.match(pattern, name):
@@ -438,7 +438,7 @@ class _Comparison:
 
 
 class Patterns:
-    """RE2 takes linear time, whatever the pattern. What it has no words for (a look-ahead) matches nothing here."""
+    """RE2 takes linear time for every pattern. A pattern that RE2 does not support (look-ahead) matches nothing here."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -460,7 +460,7 @@ class Patterns:
 
 
 def _is_open(node: Node) -> bool:
-    """Anything may stand where nothing is named."""
+    """Whether the schema allows any unnamed property or item."""
     unevaluated = node.parts.get("unevaluated")
     closed = not node.bounds["permits"] or "rest" in node.parts or bool(node.patterns)
     return not closed and (unevaluated is None or unevaluated.is_empty)
@@ -479,7 +479,7 @@ def _multiples(before: Any, after: Any) -> str:
 def _divides(divisor: Any, number: Any) -> bool:
     try:
         return bool(divisor != 0 and Decimal(number) % Decimal(divisor) == 0)
-    except InvalidOperation:  # the quotient has more digits than are kept
+    except InvalidOperation:  # the quotient has more digits than the context keeps
         return False
 
 
@@ -488,7 +488,7 @@ def _key(value: Any) -> str:
 
 
 def _matching(fits: list[dict[int, Changes]], budget: Budget) -> dict[int, int]:
-    """As many pairs as there can be, by augmenting paths; from the left to the right."""
+    """Return a maximum matching, by augmenting paths, from left to right."""
     left_of: dict[int, int] = {}
     for start in range(len(fits)):
         came_from: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""JSON Schemas as Confluent's registry sees them: one kind of node for each kind of constraint. Pure.
+"""JSON Schemas as Confluent's registry models them: one kind of node for each kind of constraint. Pure.
 
 Confluent compares the objects that its loaders make: Everit's for drafts 4 to 7, json-sKema's for 2019-09 and 2020-12. A
 schema with constraints of several kinds is the product of one node of each. So `{"type": "string", "enum": ["a"]}` is an
@@ -46,7 +46,7 @@ class Node:
 
     kind: str
     source: Json
-    #: Of an `anyOf`, `allOf` or `oneOf`: which of them. Of a reference: where it points.
+    #: The keyword of a combination (`anyOf`, `allOf` or `oneOf`), or the target of a reference.
     word: str = ""
     children: "list[Node]" = field(default_factory=list)
     #: Bounds, patterns and values, by keyword.
@@ -64,7 +64,7 @@ class Node:
     default: Json = None
     has_default: bool = False
     connect_type: Json = None
-    #: Of a reference, once it was asked for.
+    #: The target of a reference, once it is resolved.
     target: "Node | None" = None
 
     @property
@@ -76,7 +76,7 @@ class Node:
 
 
 class Document:
-    """A JSON Schema with the schemas that it refers to. Nodes are made once for each place."""
+    """A JSON Schema with the schemas that it refers to. Each place in the text has one node."""
 
     def __init__(self, root: Json, references: Mapping[str, Json]) -> None:
         self.draft = draft_of(root)
@@ -102,7 +102,7 @@ class Document:
         return self.node(self._root)
 
     def check(self) -> None:
-        """Every schema in it can be made, and every reference resolved."""
+        """Check that every schema in the document is valid, and that every reference resolves."""
         pending = [self.root]
         seen: set[int] = set()
         while pending:
@@ -130,7 +130,7 @@ class Document:
         return known
 
     def resolve(self, node: Node) -> Node:
-        """What a reference stands for in the end; nothing at all if it stands for itself."""
+        """Follow a reference to its end; return an empty schema if it refers to itself."""
         if node.kind != "reference":
             return node
         if node.target is None:
@@ -142,7 +142,7 @@ class Document:
                     break
                 walked[id(end)] = end
                 end = end.target or self._target(end)
-            for passed in walked.values():  # a long chain is walked once, wherever one enters it
+            for passed in walked.values():  # a long chain is followed once, wherever a reference enters it
                 passed.target = end
             return end
         return node.target
@@ -155,7 +155,7 @@ class Document:
         if address not in self._resources:
             if address.removeprefix("https://").removeprefix("http://") in DRAFTS:
                 return Node("metaschema", True, word=address)
-            raise SchemaError(f"the reference {_short(node.word)} is not resolved, and none is fetched from elsewhere")
+            raise SchemaError(f"the reference {_short(node.word)} is not resolved: references are not downloaded")
         return self.node(_point(self._resources[address], unquote(fragment), node.word))
 
     def _make(self, source: dict[str, Any]) -> Node:
@@ -202,7 +202,7 @@ class Document:
         yield from self._sniffed(source, {_kind(name) for name in named})
 
     def _sniffed(self, source: dict[str, Any], have: set[str]) -> Iterator[Node]:
-        """Constraints of a type that the schema does not name hold for values that happen to be of it."""
+        """Constraints of a type that the schema does not name apply to values that happen to have that type."""
         string_words = _STRING_WORDS if self._modern else _STRING_WORDS | {"format"}
         array_words = _ARRAY_WORDS_MODERN if self._modern else _ARRAY_WORDS
         object_words = _OBJECT_WORDS | (
@@ -281,7 +281,7 @@ class Document:
         node.bounds = _counts(source, ("minProperties", "maxProperties"))
         node.bounds["permits"] = True
         node.properties = {key: self.node(item) for key, item in _object(source, "properties").items()}
-        if isinstance(source.get("required", []), list):  # a boolean was draft 3's
+        if isinstance(source.get("required", []), list):  # draft 3 had a boolean here
             node.required = _texts(source.get("required", []), "required")
         for pattern, item in _object(source, "patternProperties").items():
             node.patterns[_pattern(pattern)] = self.node(item)
@@ -299,14 +299,14 @@ class Document:
                     node.needed_schemas[key] = self.node(item)
 
     def _rest(self, node: Node, source: Json, word: str) -> None:
-        """Of what no other keyword speaks of: everything goes, nothing does, or what a schema says."""
+        """Set the rule for everything that other keywords do not name: all is allowed, nothing, or what a schema allows."""
         if source is False:
             node.bounds["permits"] = False
         elif source is not True:
             node.parts["rest"] = self.node(source)
 
     def _index(self, source: Json, base: str) -> None:
-        """Where each reference is, so that it is read from there; and which parts have an address of their own."""
+        """Index the base address of each reference, and the parts that have an address of their own."""
         pending: list[tuple[Json, str]] = [(source, base)]
         while pending:
             item, here = pending.pop()
@@ -331,7 +331,7 @@ class Document:
 
 
 def draft_of(root: Json) -> str:
-    """Draft 7 unless it says otherwise, in words that are known."""
+    """Return the draft: draft 7 unless `$schema` names another known one."""
     said = root.get("$schema") if isinstance(root, dict) else None
     if not isinstance(said, str):
         return "draft-07"
@@ -349,7 +349,7 @@ def _kind(name: str) -> str:
 
 
 def _join(base: str, name: str) -> str:
-    """urljoin knows no `mem:`; a fragment alone stays in the document."""
+    """Like urljoin, which does not know `mem:`; a fragment alone stays in the document."""
     if name.startswith("#"):
         return urldefrag(base).url + name
     joined = urljoin(base.replace("mem://", "http://", 1), name)

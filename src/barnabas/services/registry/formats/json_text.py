@@ -15,18 +15,18 @@ from barnabas.services.registry.formats.limits import DEPTH_MAX, SchemaError
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | Decimal | bool | None
 
-#: As many digits as Python reads of an integer.
+#: As many digits of an integer as Python converts.
 _NUMBER_CHARS_MAX: Final = 4_300
-#: A string or a comment that never ends is one token up to the end: nothing is read twice.
+#: A string or a comment that never ends is one token up to the end, so that nothing is scanned twice.
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|/\*.*?(?:\*/|\Z)|//[^\n]*|[\[{\]}]', re.DOTALL)
 _ESCAPED = re.compile(r'[\x00-\x1f"\\]')
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def loads(text: str, *, comments: bool = False, decimals: bool = False) -> Json:
-    """The value of a JSON text. Of two equal keys the last counts, at the place of the first, as with Jackson.
+    """Parse JSON. Of two equal keys the last value wins, at the place of the first, as with Jackson.
 
-    With `decimals` a number with a point keeps all its digits, else it is a double.
+    With `decimals` a number with a decimal point keeps all its digits, else it becomes a double.
     """
     if comments:
         text = _without_comments(text)
@@ -35,7 +35,7 @@ def loads(text: str, *, comments: bool = False, decimals: bool = False) -> Json:
         value: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=_decimal if decimals else _finite)
     except SchemaError:
         raise
-    except ValueError as error:  # also an integer of more digits than Python converts
+    except ValueError as error:  # also for an integer with more digits than Python converts
         raise SchemaError(f"not JSON: {error}") from None
     return value
 
@@ -51,7 +51,7 @@ def quoted(text: str) -> str:
 
 
 def sorted_keys(value: Json) -> Json:
-    """The same value with the keys of every object in order, by UTF-16 units as Java compares strings."""
+    """Return the value with the keys of all objects sorted by UTF-16 units, as Java compares strings."""
     if isinstance(value, dict):
         return {key: sorted_keys(value[key]) for key in sorted(value, key=utf16)}
     if isinstance(value, list):
@@ -113,7 +113,7 @@ def _without_comments(text: str) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Before it is read: a reader that recurses must not see a text of a million brackets."""
+    """Check the depth before parsing: the parser recurses and must not see a text of a million brackets."""
     if text.count("[") + text.count("{") <= DEPTH_MAX:
         return
     depth = 0
@@ -135,7 +135,7 @@ def _decimal(text: str) -> Decimal:
         raise SchemaError(f"a number has {len(text)} characters; {_NUMBER_CHARS_MAX} is the limit")
     try:
         return Decimal(text)
-    except InvalidOperation:  # an exponent that Python cannot hold
+    except InvalidOperation:  # an exponent that Python cannot represent
         raise SchemaError(f"the number {text[:40]} is out of range") from None
 
 

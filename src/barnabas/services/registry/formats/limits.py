@@ -1,6 +1,6 @@
-"""What a schema may cost. Pure.
+"""Limits for the cost of a schema. Pure.
 
-A schema comes from anybody who may write one. Text, depth and work are bounded here, and an error names the bound.
+Any client with write access can send a schema. Text, depth and work are bounded here, and an error names the limit.
 """
 
 from collections.abc import Generator
@@ -10,20 +10,20 @@ T = TypeVar("T")
 
 #: A record of `_schemas` holds the text, and a topic takes no record above max.message.bytes: 1 MiB unless set higher.
 CHARS_MAX = 1 << 20
-#: With everything that it refers to.
+#: Characters including all references.
 CHARS_WITH_REFERENCES_MAX = 8 << 20
 REFERENCES_MAX = 1000
-#: Brackets within brackets of a JSON text, and blocks within blocks of a .proto text.
+#: Nesting of brackets in a JSON text, and of blocks in a .proto text.
 DEPTH_MAX = 200
 #: Steps of one comparison of two schemas: about two seconds. A pair of parts takes a few.
 STEPS_MAX = 500_000
 PAIR_STEPS = 5
-#: Differences that one comparison tells; a list of more helps nobody.
+#: Differences that one comparison reports; a longer list is useless.
 DIFFERENCES_MAX = 1000
 
 
 class SchemaError(ValueError):
-    """The schema is not valid, or costs too much. The text is for whoever registers it (error code 42201)."""
+    """The schema is not valid, or costs too much. The message is for the user who registers it (error code 42201)."""
 
 
 class Budget:

@@ -1,7 +1,7 @@
-"""What changed from one .proto file to the next, by Confluent's rules. Pure.
+"""The changes between two .proto files, by Confluent's rules. Pure.
 
-A field is known by its number, wherever in a message it stands. A message that both files define is compared once; the
-type of a field that is imported is compared where it is used.
+A field is identified by its number, wherever it is in a message. A message that both files define is compared once; the
+type of an imported field is compared where it is used.
 """
 
 from collections.abc import Generator
@@ -37,7 +37,7 @@ _WORDS = {
     "FIELD_MOVED_TO_EXISTING_ONEOF": "A field in the oneof at path '{path}' in the {reader} schema is outside an existing "
     "oneof in the {writer} schema",
 }
-#: Scalars whose values are written alike: one may be read as another.
+#: Scalars with the same encoding: one may be read as another.
 _SCALAR_KINDS = {
     **dict.fromkeys(("int32", "int64", "uint32", "uint64", "bool"), "general number"),
     **dict.fromkeys(("sint32", "sint64"), "signed number"),
@@ -51,7 +51,7 @@ _SCALAR_KINDS = {
 
 @dataclass(eq=False, slots=True)
 class Changes:
-    """With their paths from the root. Those of a type that is imported are kept as they are, not copied."""
+    """Changes with their paths from the root. Changes of an imported type are linked, not copied."""
 
     items: "list[tuple[str, str] | Changes]" = field(default_factory=list)
     compatible: bool = True
@@ -68,7 +68,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two, and the scope in which its types are named."""
+    """One of the two schemas, and the scope in which its types are named."""
 
     names: Names
     package: str
@@ -112,7 +112,7 @@ _Steps = Generator[Any, Any, None]
 class _Comparison:
     def __init__(self) -> None:
         self._budget = Budget()
-        #: Of types that are imported, each pair once. None while it is under way: taken for compatible.
+        #: Results for imported types, each pair once. None during the comparison: assumed compatible.
         self._imported: dict[tuple[int, int], Changes | None] = {}
 
     def types(
@@ -124,7 +124,7 @@ class _Comparison:
         before: Side,
         after: Side,
     ) -> _Steps:
-        """`local` is the name within the package of what holds the types."""
+        """`local` is the name, within the package, of the message that contains the types."""
         path = local.split(".") if local else []
         messages = [{item.name: item for item in types if isinstance(item, Message)} for types in (original, update)]
         places = [{name: index for index, name in enumerate(named)} for named in messages]
@@ -167,7 +167,7 @@ class _Comparison:
         oneof_of, new_oneof_of = _oneofs(original), _oneofs(update)
         self._budget.spend(len(fields) + len(new_fields))
         self._oneofs(changes, original, update, path)
-        # A oneof that went with all its fields is no loss; one of which some fields stay lost the others.
+        # Removing a oneof with all its fields loses nothing; if some fields stay, the others are lost.
         kept = {oneof.name for oneof in update.oneofs}
         gone = {item.name for item in original.oneofs if item.name not in kept}
         gone -= {oneof_of[tag] for tag in oneof_of if tag in new_fields}
@@ -193,7 +193,7 @@ class _Comparison:
         yield self.types(changes, original.types, update.types, local, before, after)
 
     def _oneofs(self, changes: Changes, original: Message, update: Message, path: list[str]) -> None:
-        """Fields of which all could be set, and now only one: old data may have two."""
+        """Find fields that could all be set and now exclude each other: old data may have several of them."""
         fields, oneof_of = _fields(original), _oneofs(original)
         for oneof in update.oneofs:
             origins = {oneof_of.get(item.tag, str(item.tag)) for item in oneof.fields if item.tag in fields}
@@ -256,7 +256,7 @@ class _Comparison:
         old_local, new_local = _local(old_name, old.package), _local(new_name, new.package)
         if old_local != new_local:
             changes.add("FIELD_NAMED_TYPE_CHANGED", *path)
-        elif not (old.is_local and new.is_local):  # those of the files themselves are compared as such
+        elif not (old.is_local and new.is_local):  # types of the files themselves are compared on their own
             assert isinstance(old.element, Message) and isinstance(new.element, Message)
             pair = (id(old.element), id(new.element))
             if pair not in self._imported:
@@ -275,7 +275,7 @@ _SCALAR_GROUPS = frozenset(_SCALAR_KINDS.values())
 
 
 def _kind(name: str, side: Side, local: str) -> tuple[str, str]:
-    """The type as it counts (a map's entry is a map), and its kind: a group of scalars, `map` or `message`."""
+    """Return the effective type (a map for a map's entry) and its kind: a group of scalars, `map` or `message`."""
     if name in SCALARS:
         return name, _SCALAR_KINDS[name]
     if name.startswith("map<"):

@@ -1,7 +1,7 @@
-"""A .proto file to and from protobuf's own descriptors. Pure.
+"""Convert a .proto file to and from protobuf's own descriptors. Pure.
 
 Descriptors serve three purposes. Protobuf's own pool checks a new schema: names, numbers, types. Clients may register a
-descriptor in base64, and get one back (`format=serialized`). And the well-known types come with protobuf as descriptors.
+descriptor in base64, and receive one (`format=serialized`). And protobuf ships the well-known types as descriptors.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ _FILE_OPTIONS = [
 
 
 def check(name: str, file: File, imported: Mapping[str, File], names: Names) -> None:
-    """By protobuf's own rules; raises SchemaError. `imported` has each file after those that it needs."""
+    """Check by protobuf's own rules; raise SchemaError. `imported` has each file after those that it needs."""
     pool = descriptor_pool.DescriptorPool()
     try:
         for other_name, other in imported.items():
@@ -73,7 +73,7 @@ def from_bytes(data: bytes) -> File:
 
 
 def to_descriptor(name: str, file: File, names: Names) -> descriptor_pb2.FileDescriptorProto:
-    """`names` may know more than the file imports."""
+    """`names` may contain more files than `file` imports."""
     package = file.package or ""
     result = descriptor_pb2.FileDescriptorProto(name=name)
     if file.syntax == "proto3":
@@ -126,7 +126,7 @@ class _DescriptorWriter:
                 self._group(group, result, scope).oneof_index = index
         for group in message.groups:
             self._group(group, result, scope)
-        if self._proto3:  # after all others: protobuf wants the oneofs that nobody wrote last
+        if self._proto3:  # protobuf requires the synthetic oneofs after all others
             for added in result.field:
                 if added.proto3_optional:
                     added.oneof_index = len(result.oneof_decl)
@@ -223,7 +223,7 @@ class _DescriptorWriter:
 
 
 def _set_options(options: Iterable[Option], target: Any) -> None:
-    """Those that protobuf itself knows. Custom options are in the text; a reader of data does not need them."""
+    """Set the options that protobuf itself defines. Custom options stay in the text; a reader of data does not need them."""
     for option in options:
         known = target.DESCRIPTOR.fields_by_name["options"].message_type.fields_by_name.get(option.name)
         if option.custom or known is None or option.kind not in ("BOOLEAN", "STRING", "ENUM"):

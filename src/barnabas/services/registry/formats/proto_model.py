@@ -1,4 +1,4 @@
-"""A .proto file as it is written: what Square's Wire keeps of one, for Confluent writes its canonical text from that. Pure."""
+"""The parts of a .proto file that Square's Wire keeps: Confluent writes its canonical text from these. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Option:
     #: STRING, BOOLEAN, NUMBER, ENUM, MAP, LIST, or OPTION: a part of the option, `(name).part = value`.
     kind: str
     value: Any
-    #: In parentheses: not Protobuf's own.
+    #: Written in parentheses: not one of Protobuf's own options.
     custom: bool = False
 
 
@@ -151,11 +151,11 @@ class File:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Type:
-    """A message or an enum, and where it is from."""
+    """A message or an enum, and the file that defines it."""
 
     package: str
     element: Message | Enum
-    #: Of the file itself, not of one that it imports.
+    #: Defined in the file itself, not in an imported one.
     is_local: bool
 
     @property
@@ -178,7 +178,7 @@ class Names:
         self.package = file.package or ""
 
     def resolve(self, name: str, scope: str) -> str | None:
-        """The full name of a type that is named within a scope: the innermost that there is."""
+        """Return the full name of a type as named within a scope: the innermost match wins."""
         return _resolve(self.types, name, scope)
 
     def resolve_extension(self, name: str, scope: str) -> str | None:

@@ -1,8 +1,8 @@
 """A parser for .proto text, proto2 and proto3. Pure.
 
-proto-schema-parser would do it on ANTLR, which recurses with the text. protoc
-(grpcio-tools) keeps neither the order nor the options that Confluent's canonical text is made of, and wants files. So the
-text is read here, as Wire reads it. It costs one pass, and blocks nest as deep as protoc lets them.
+proto-schema-parser is based on ANTLR, which recurses with the text. protoc (grpcio-tools) loses the order and the options
+that Confluent's canonical text needs, and reads files only. So this module parses the text itself, as Wire does, in one
+pass; blocks may be nested as deep as protoc allows.
 """
 
 import re
@@ -28,7 +28,7 @@ from barnabas.services.registry.formats.proto_model import (
     Service,
 )
 
-#: protoc's own limit for messages within messages, and enough for options within options.
+#: protoc's own limit for nested messages, also used for nested options.
 BLOCKS_MAX = 32
 NAME_CHARS_MAX = 512
 NAME_PARTS_MAX = 64
@@ -64,7 +64,7 @@ class _Parser:
     # Tokens
 
     def _next(self) -> str:
-        """Take the token there is, and look at the one after it."""
+        """Return the current token and read the next one."""
         taken = self._token
         for match in self._scan:
             if match.lastgroup is not None:
@@ -106,7 +106,7 @@ class _Parser:
         return self._next()
 
     def _check_length(self, name: str) -> None:
-        """A type is looked for in every scope around it: scopes must be few."""
+        """Types are looked up in every scope around them, so the number of scopes must be small."""
         if len(name) > NAME_CHARS_MAX or name.count(".") > NAME_PARTS_MAX:
             self._fail(
                 f"a name has more than {NAME_CHARS_MAX} characters or {NAME_PARTS_MAX} parts, which is the limit"
@@ -125,7 +125,7 @@ class _Parser:
         return number
 
     def _string(self) -> str:
-        """Texts that follow each other are one."""
+        """Concatenate adjacent texts."""
         parts: list[str] = []
         while self._kind == "text":
             if len(self._token) < 2 or self._token[-1] != self._token[0]:
@@ -151,7 +151,7 @@ class _Parser:
         return False
 
     def _statements(self) -> Iterator[None]:
-        """One turn for each statement of a block in braces; empty statements are passed over."""
+        """Yield once for each statement of a block in braces; skip empty statements."""
         self._open()
         while not self._close():
             if not self._take(";"):
@@ -425,7 +425,7 @@ class _Parser:
         return Option(name, kind, value, custom)
 
     def _option_parts(self, name: str, *, custom: bool) -> tuple[str, list[tuple[str, bool]]]:
-        """`(name).part.(other).more`: a word holds dots, so that parts come in one word or in several."""
+        """Parse `(name).part.(other).more`: a word contains dots, so parts come in one word or in several."""
         parts: list[tuple[str, bool]] = []
         dots = ""
         if not custom and not name.startswith("["):
@@ -468,7 +468,7 @@ class _Parser:
         return ("NUMBER" if word[0].isdigit() or word[0] in "-." else "ENUM"), word
 
     def _map(self) -> dict[str, Any]:
-        """Values of one key are a list."""
+        """Collect repeated keys into a list."""
         result: dict[str, Any] = {}
         self._open()
         while not self._close():

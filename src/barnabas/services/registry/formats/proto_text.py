@@ -1,7 +1,7 @@
 """A .proto file as text: Confluent's canonical form, and the normalized one. Pure.
 
-The canonical text has what was written, without comments, in an order of kinds: messages before enums, fields before
-oneofs. The normalized text also has members by their numbers, options by their names and types by their full names.
+The canonical text has everything that was written, except comments, grouped by kind: messages before enums, fields before
+oneofs. The normalized text also sorts members by number and options by name, and writes types with their full names.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,12 +35,12 @@ _ESCAPES = str.maketrans({key: "\\" + value for key, value in zip("\a\b\f\n\r\t\
 
 
 def canonical(file: File, *, extensions: bool = True) -> str:
-    """Without `extensions`: and without custom options, but for Confluent's."""
+    """Without `extensions`, leave out extensions and custom options, except Confluent's."""
     return _Writer(None, extensions=extensions).file(file)
 
 
 def normalized(file: File, names: Names) -> str:
-    """Raises SchemaError for a type that is not there."""
+    """Raise SchemaError for an unknown type."""
     return _Writer(names).file(file)
 
 
@@ -71,7 +71,7 @@ class _Writer:
         return head + "".join("\n" + "".join(group) for group in groups if group)
 
     def _types(self, types: list[Message | Enum]) -> list[str]:
-        """Messages keep their order: a serialized message says by it which one it is."""
+        """Keep the order of messages: a serialized message refers to its type by position."""
         messages = [item for item in types if isinstance(item, Message)]
         if self._names is not None:
             messages = [item for item in messages if not item.is_map_entry]
@@ -212,7 +212,7 @@ class _Writer:
     # Options
 
     def _kept(self, options: list[Option]) -> list[Option]:
-        """Normalized: by name, with full names, and what is said of one option in several places said in one."""
+        """Normalized: sorted by name, with full names; settings of one option in several places are merged."""
         if not self._extensions:
             options = [option for option in options if not option.custom or option.name.startswith("confluent.")]
         if self._names is None or not options:
@@ -312,7 +312,7 @@ class _Writer:
         return self._number(value.value) if value.kind == "NUMBER" else value.value
 
     def _number(self, text: str) -> str:
-        """Normalized as Java's DecimalFormat writes it: three digits after the point at most."""
+        """Normalized: written as Java's DecimalFormat does, with at most three digits after the decimal point."""
         if self._names is None:
             return text
         try:
@@ -338,7 +338,7 @@ def _parts(part: Option) -> dict[str, Any]:
 
 
 def _block(head: str, *groups: list[str]) -> str:
-    """Groups of members with a blank line between them. Blank lines are indented too, as Confluent's are."""
+    """Groups of members with a blank line between them. Blank lines are indented as well, as in Confluent's text."""
     body = "".join("\n" + "".join(map(_indented, group)) for group in groups if group)
     return f"{head} {{{body}}}\n"
 

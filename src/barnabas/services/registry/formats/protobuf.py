@@ -21,7 +21,7 @@ class ProtobufSchema:
         self._imported = _imports(self._file, parsed, as_new=as_new)
         self._names = Names(self._file, list(self._imported.values()))
         if as_new:
-            proto_text.normalized(self._file, self._names)  # every type is there
+            proto_text.normalized(self._file, self._names)  # checks that every type is known
             proto_descriptor.check(_NAME, self._file, self._imported, self._names)
         self._canonical = proto_text.canonical(self._file)
 
@@ -32,14 +32,14 @@ class ProtobufSchema:
         return proto_text.normalized(self._file, self._names)
 
     def formatted(self, wanted: str) -> str:
-        """`serialized`: the FileDescriptorProto in base64, which clients without a parser ask for."""
+        """`serialized`: the FileDescriptorProto in base64, for clients without a parser."""
         if wanted == "serialized":
             descriptor = proto_descriptor.to_descriptor(_NAME, self._file, self._names)
             return base64.b64encode(descriptor.SerializeToString()).decode()
         return proto_text.canonical(self._file, extensions=False) if wanted == "ignore_extensions" else self._canonical
 
     def descriptor_set(self) -> bytes:
-        """A FileDescriptorSet of it and of all that it imports, each after what it needs; its own file is the last."""
+        """Return a FileDescriptorSet of the file and its imports, each after those that it needs; the file itself is last."""
         files = [
             *(proto_descriptor.to_descriptor(name, file, self._names) for name, file in self._imported.items()),
             proto_descriptor.to_descriptor(_NAME, self._file, self._names),
@@ -47,7 +47,7 @@ class ProtobufSchema:
         return proto_descriptor.to_set(files)
 
     def messages(self) -> list[str]:
-        """The full names of the messages of the file itself, in its order: what a record's first index counts."""
+        """Return the full names of the file's own messages in their order: the first index of a record counts these."""
         package = self._file.package or ""
         return [joined(package, item.name) for item in self._file.types if isinstance(item, Message)]
 
@@ -68,23 +68,23 @@ def _parse(text: str) -> File:
 
 
 def _imports(file: File, references: Mapping[str, File], *, as_new: bool) -> dict[str, File]:
-    """All that it imports, and what that imports, each after what it needs. A cycle is left for the check to find."""
+    """Return all direct and indirect imports, each after those that it needs. The later check finds cycles."""
     found: dict[str, File] = {}
-    under_way: set[str] = set()
+    open_files: set[str] = set()
     pending: list[tuple[str, bool]] = [(name, False) for name in reversed(file.all_imports)]
     while pending:
         name, done = pending.pop()
         imported = references.get(name) or known_file(name)
         if done and imported is not None:
             found[name] = imported
-        if done or name in under_way:
+        if done or name in open_files:
             continue
         if imported is None:
             if not as_new:
                 continue
             raise SchemaError(f"Could not parse Protobuf - the import {name[:200]} is not among the references")
-        under_way.add(name)
-        if len(under_way) > REFERENCES_MAX:
+        open_files.add(name)
+        if len(open_files) > REFERENCES_MAX:
             raise SchemaError(f"the schema imports more than {REFERENCES_MAX} files, which is the limit")
         pending.append((name, True))
         pending += [(inner, False) for inner in reversed(imported.all_imports)]

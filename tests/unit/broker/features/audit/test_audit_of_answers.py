@@ -1,4 +1,4 @@
-"""What the audit log is told: of every request that was meant to change something, whenever its answer comes."""
+"""The audit log has an entry for every requested change, whenever its answer is sent."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ async def at_once(work: Callable[[], Any]) -> Any:
 
 
 def audit_of(server: Harness, path: Path) -> Callable[[], list[tuple[str, list[str], list[str]]]]:
-    """Keeps an audit log of the server; what it says."""
+    """Keep an audit log of the server; return a function that reads its entries."""
     loop = asyncio.get_running_loop()
     server.pipeline.audit = AuditLog(
         str(path),
@@ -59,7 +59,7 @@ def deletion() -> DeleteRecordsRequest:
     return DeleteRecordsRequest(topics=[wanted], timeout_ms=1_000)
 
 
-async def test_deletion_of_records_is_told_when_the_replicas_have_followed(tmp_path: Path) -> None:
+async def test_deletion_of_records_is_logged_when_the_replicas_have_followed(tmp_path: Path) -> None:
     waiting: list[Callable[[], None]] = []
 
     def delete_records(entries: Any, *, timeout_ms: int, on_done: Any) -> None:
@@ -84,7 +84,7 @@ async def test_deletion_of_records_is_told_when_the_replicas_have_followed(tmp_p
         await client.close()
 
 
-async def test_what_a_coordinator_answers_later_is_told_once(tmp_path: Path) -> None:
+async def test_delayed_answer_of_a_coordinator_is_logged_once(tmp_path: Path) -> None:
     answers: list[asyncio.Future[OffsetDeleteResponse]] = []
 
     def delete(call: Call, request: OffsetDeleteRequest) -> Any:
@@ -102,12 +102,12 @@ async def test_what_a_coordinator_answers_later_is_told_once(tmp_path: Path) -> 
         await eventually(lambda: len(answers) == 1)
         answers.pop().set_exception(Refused(ErrorCode.GROUP_ID_NOT_FOUND))
         assert await client.correlation_id() == 2
-        told = [("OffsetDelete", ["g"], []), ("OffsetDelete", ["h"], ["GROUP_ID_NOT_FOUND"])]
-        await eventually(lambda: entries() == told)
+        expected = [("OffsetDelete", ["g"], []), ("OffsetDelete", ["h"], ["GROUP_ID_NOT_FOUND"])]
+        await eventually(lambda: entries() == expected)
         await client.close()
 
 
-async def test_changes_of_links_are_told(tmp_path: Path) -> None:
+async def test_changes_of_links_are_logged(tmp_path: Path) -> None:
     async with Harness({"DeleteLink": lambda call, request: DeleteLinkResponse()}) as server:
         entries = audit_of(server, tmp_path / "audit.log")
         client = await server.client()

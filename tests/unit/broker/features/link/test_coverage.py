@@ -1,4 +1,4 @@
-"""Which prefixes lie wholly within an expression of a link."""
+"""The prefixes that lie wholly within an expression of a link."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What is wrong with one partition, topic or group of a link keeps no other from anything."""
+"""A problem of one partition, topic or group of a link does not affect the others."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ UNUSED: Any = None
 
 
 class Noted:
-    """What ZooKeeper has of partitions."""
+    """The recorded state of partitions, as ZooKeeper has it."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, MirrorPartition] = {}
@@ -59,7 +59,7 @@ class Noted:
 
 
 def mirrors_of(folder: Path, *tps: TopicPartition) -> tuple[MirrorSource, Noted, dict[TopicPartition, Mirror]]:
-    """Each with a record of the source's broker 1."""
+    """Mirrors, each with a record of the source's broker 1."""
     source, noted = source_of(FOUND), Noted()
     source._store = cast(Any, noted)
     source.fetchers = cast(Any, SimpleNamespace(remove=lambda tps: None))
@@ -83,10 +83,10 @@ def image_with(*, leader: int) -> ClusterImage:
 # -- partitions
 
 
-async def test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end(
+async def test_mirror_whose_records_are_not_replicated_does_not_keep_other_mirrors_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker of this cluster is away: what it has to have is not committed. Others are promoted all the same."""
+    """A broker of this cluster is down, so that its mirror's records are not committed. The other mirrors are promoted."""
     monkeypatch.setattr(link_replica, "_COMMIT_TIMEOUT_S", 0.01)
     source, noted, mirrors = mirrors_of(tmp_path, TP, OTHER)
     stuck = mirrors[TP]
@@ -114,15 +114,15 @@ async def test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end(
     await source.client.close()
 
 
-async def test_mirror_that_was_cut_keeps_no_other_from_its_end(tmp_path: Path) -> None:
-    """It waits for the next leader epoch, which is asked for after those that can end have ended."""
+async def test_truncated_mirror_does_not_keep_other_mirrors_from_ending(tmp_path: Path) -> None:
+    """It waits for the next leader epoch, which is requested after the other mirrors have ended."""
     source, noted, mirrors = mirrors_of(tmp_path, TP, OTHER)
     mirrors[TP].replica._cut_in = LeaderEpoch(7)
     appends = SimpleNamespace(when_replicated=lambda partition, end, leadership, done: done(ErrorCode.NONE))
     replicas: Any = SimpleNamespace(appends=appends)
     await source.finish([TP, OTHER], replicas, is_planned=False)
     assert noted.partitions[OTHER].is_done
-    assert "was cut" in (mirrors[TP].replica.error or "")
+    assert "was truncated" in (mirrors[TP].replica.error or "")
     await source.client.close()
 
 
@@ -149,7 +149,7 @@ async def test_broker_of_the_source_that_is_away_keeps_only_its_own_partitions_f
 async def test_source_that_does_not_say_where_a_mirror_begins_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
-    """An error has no offset, and nor has a time after all records: that one begins at the end."""
+    """An error has no offset, just as a time after all records has none: but in that case the mirror begins at the end."""
     source = source_of(FOUND)
     source._start, source._is_adopted = start, lambda topic: False
     (tmp_path / "log").mkdir()
@@ -213,7 +213,9 @@ async def test_topic_whose_promotion_is_refused_keeps_no_other_from_its_own(monk
     assert promoted == ["b"]
 
 
-async def test_topic_that_cannot_begin_anew_keeps_no_other_from_being_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topic_that_cannot_restart_does_not_keep_other_topics_from_being_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steward = steward_of()
     link = link_with(a=MirrorState.MIRRORING)
 
@@ -221,7 +223,7 @@ async def test_topic_that_cannot_begin_anew_keeps_no_other_from_being_found(monk
         info = {"error": ErrorCode.NONE, "partitions": (1,), "internal": False}
         return SimpleNamespace(topics={name: SimpleNamespace(name=name, **info) for name in ("a", "b")})
 
-    async def begin_anew(link: Link, info: Any) -> None:
+    async def begin_again(link: Link, info: Any) -> None:
         if info.name == "a":
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "topics cannot be deleted here")
 
@@ -238,7 +240,7 @@ async def test_topic_that_cannot_begin_anew_keeps_no_other_from_being_found(monk
 
     link.source = cast(Any, SimpleNamespace(client=SimpleNamespace(refresh=refresh)))
     for name, work in (
-        ("_begin_anew", begin_anew),
+        ("_begin_again", begin_again),
         ("_find", find),
         ("_settings_of", settings_of),
         ("_follow", follow),
@@ -286,7 +288,7 @@ async def test_promotion_that_is_refused_keeps_no_mirror_from_being_followed() -
 
 
 class Coordinator:
-    """Of two groups: one's partition cannot take a commit."""
+    """Of two groups, one's partition cannot accept a commit."""
 
     def __init__(self) -> None:
         self.topic = SimpleNamespace(ensure=self._ensure, coordinator_of=lambda group: ME)
@@ -364,7 +366,7 @@ async def test_group_that_has_gone_further_here_is_not_set_back_when_its_namesak
     assert groups.here() == 50, "consumers here have read up to there"
     groups.offset = 10
     await groups.copier.turn(groups.link)
-    assert groups.here() == 10, "somebody has set it back at the source"
+    assert groups.here() == 10, "it was set back at the source"
     groups.offset = 60
     await groups.copier.turn(groups.link)
     assert groups.here() == 60
@@ -374,7 +376,7 @@ async def test_group_that_has_gone_further_here_is_not_set_back_when_its_namesak
 
 
 class Acls:
-    """Of this cluster; the list of one resource cannot be read."""
+    """The ACLs of this cluster; the list of one resource cannot be read."""
 
     def __init__(self) -> None:
         self.held: dict[ResourcePattern, frozenset[Entry]] = {}
@@ -396,7 +398,7 @@ class Acls:
 
 
 class Added:
-    """What links added, as ZooKeeper has it."""
+    """The entries that links added, as ZooKeeper has them."""
 
     def __init__(self) -> None:
         self.acls: dict[ResourcePattern, frozenset[Entry]] = {}
@@ -429,7 +431,7 @@ class AclStory:
         monkeypatch.setattr(link_acls, "describe_acls", described)
 
     def take_office(self) -> None:
-        """As another controller, which remembers nothing."""
+        """Continue as another controller, which has no state."""
         self.copier = AclCopier(cast(Any, lambda: self.here), cast(Any, self.added), is_active=lambda: self.is_active)
 
     async def turn(self) -> None:
@@ -496,7 +498,7 @@ async def test_controller_that_dies_before_it_adds_leaves_no_entry_for_good(
 
 
 async def test_controller_that_was_out_of_office_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Meanwhile the other one removed an entry, and then the source made it again."""
+    """Meanwhile the other controller removed an entry, and then the source created it again."""
     story = AclStory(monkeypatch)
     story.at_source("topic", AclOperation.WRITE)
     await story.turn()
@@ -548,7 +550,7 @@ async def test_only_entries_about_mirrored_names_come_over(monkeypatch: pytest.M
 async def test_entry_that_would_make_a_list_unreadable_does_not_come_over(
     monkeypatch: pytest.MonkeyPatch, entry: Ace
 ) -> None:
-    """A list that cannot be read keeps everybody out: the source must not write one."""
+    """An unreadable list denies access to every client: the source must not be able to write one."""
     story = AclStory(monkeypatch)
     story.at_source("topic", AclOperation.WRITE)
     [entries] = story.there.values()
@@ -582,7 +584,7 @@ async def test_source_cannot_fill_zookeeper_with_acls(monkeypatch: pytest.Monkey
 
 
 async def test_resource_whose_acls_cannot_be_read_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Least of all from losing those that were revoked at the source."""
+    """In particular, entries that were revoked at the source are removed."""
     allow = [Ace("User:ann", "*", operation, Permission.ALLOW) for operation in (AclOperation.READ, AclOperation.WRITE)]
     newer = Ace("User:ann", "*", AclOperation(99), Permission.ALLOW)
     there = {name: [*allow, newer] for name in ("bad", "good")}

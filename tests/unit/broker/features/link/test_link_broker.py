@@ -1,4 +1,4 @@
-"""Links on one broker: refused beside a broker that does not know them, and znodes that somebody spoilt."""
+"""Links on one broker: refused next to a broker that does not support them, and damaged znodes."""
 
 import asyncio
 from pathlib import Path
@@ -57,8 +57,8 @@ async def test_link_is_refused_beside_a_broker_that_does_not_know_links(tmp_path
 async def test_broker_without_links_leaves_the_tree_as_kafka_does(tmp_path: Path) -> None:
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
         assert await broker.session.exists(paths.BARNABAS) is None
-        told = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
-        assert (told.error_code, told.links) == (ErrorCode.NONE, [])
+        answer = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
+        assert (answer.error_code, answer.links) == (ErrorCode.NONE, [])
 
 
 async def test_spoilt_link_hurts_only_itself(tmp_path: Path) -> None:
@@ -72,19 +72,19 @@ async def test_spoilt_link_hurts_only_itself(tmp_path: Path) -> None:
         await broker.plugin(LinkPlugin).manager.store.tell(LinkChange("good", "t"))
         while broker.plugin(LinkPlugin).manager.links["bad"].error is None:
             await asyncio.sleep(0.01)
-        told = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
-        errors = {link.name: link.error for link in told.links}
+        answer = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
+        errors = {link.name: link.error for link in answer.links}
         assert "does not hold JSON" in (errors["bad"] or "")
         paused = AlterLinkRequest(name="bad", action="pause")
         assert (await ask(broker, paused, AlterLinkResponse, version=0)).error_code
         gone = await ask(broker, DeleteLinkRequest(name="bad"), DeleteLinkResponse, version=0)
         assert gone.error_code == ErrorCode.NONE
-        told = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
-        assert [link.name for link in told.links] == ["good"]
+        answer = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
+        assert [link.name for link in answer.links] == ["good"]
 
 
-async def test_topic_that_was_found_and_is_not_here_yet_is_not_promoted(tmp_path: Path) -> None:
-    """It would be an ordinary topic without a record, or without being there at all."""
+async def test_topic_that_does_not_exist_here_yet_is_not_promoted(tmp_path: Path) -> None:
+    """It would become an ordinary topic without records, or would not exist at all."""
 
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
         request = CreateLinkRequest(name="l", configs=NOWHERE, topics=".*")
@@ -96,7 +96,7 @@ async def test_topic_that_was_found_and_is_not_here_yet_is_not_promoted(tmp_path
         at_once = AlterLinkRequest(name="l", topic="t", action="promote-now")
         refused = await ask(broker, at_once, AlterLinkResponse, version=0)
         assert refused.error_code == ErrorCode.INVALID_REQUEST
-        assert "not here yet" in (refused.error_message or "")
+        assert "does not exist here yet" in (refused.error_message or "")
         planned = AlterLinkRequest(name="l", topic="t", action="promote")
         assert not (await ask(broker, planned, AlterLinkResponse, version=0)).error_code
         for ending in manager.endings:
@@ -115,7 +115,7 @@ async def test_setting_of_a_mirror_is_not_for_clients(tmp_path: Path) -> None:
 
 
 async def test_settings_of_a_topic_that_is_no_mirror_can_be_written_back_as_they_were_read(tmp_path: Path) -> None:
-    """As confluent-kafka-go's own test does: AlterConfigs replaces all settings, so a client reads them first."""
+    """As confluent-kafka-go's test does: AlterConfigs replaces all settings, so a client reads them first."""
 
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)

@@ -1,4 +1,4 @@
-"""The znodes of links: what is written is read, what is not one is refused by its path."""
+"""The znodes of links: written data can be read back, and damaged data is refused with its path."""
 
 import json
 
@@ -135,8 +135,8 @@ def test_clusters_with_links_hand_out_producer_ids_of_their_own() -> None:
     assert here.floor != there.floor
     assert here.floor >= 2**43
     assert here.first_free(-1) == here.floor
-    # Kafka's, and another cluster's: nobody here gets one.
+    # Kafka's range, and another cluster's range: this cluster never hands out their ids.
     assert here.first_free(5000) == here.floor
     assert here.first_free(there.floor + 7) == here.floor
-    # Its own, come home by a link.
+    # Ids of this cluster's own range, which came back through a link.
     assert here.first_free(here.floor + 7) == here.floor + 8

@@ -1,4 +1,4 @@
-"""A mirror's leader, on a real log: epochs of the source are noted first, and a cut waits for the next leader epoch."""
+"""A mirror's leader, on a real log: it records the source's epochs first, and after a truncation waits for a new epoch."""
 
 import asyncio
 from pathlib import Path
@@ -36,7 +36,7 @@ def batch(offset: int, epoch: int, count: int = 1) -> bytes:
 
 
 class Mirror:
-    """Led here in epoch 7; the follower asks for nothing."""
+    """This broker leads in epoch 7; the follower sends no requests."""
 
     def __init__(self, folder: Path) -> None:
         self.stored = log_support.Partition(folder)
@@ -60,11 +60,11 @@ class Mirror:
         records = memoryview(bytearray(b"".join(batches)))
         noted = self.replica.to_note(records)
         if noted is not None:
-            self.replica.noted = noted
+            self.replica.recorded = noted
         self.replica.append_follower(records, high_watermark, 0)
 
     def stored_batches(self) -> list[tuple[int, int]]:
-        """(offset, leader epoch) of each in the file."""
+        """Return (offset, leader epoch) of each batch in the file."""
         data = b"".join(file.read_bytes() for file in sorted(Path(self.stored.log.directory).glob("*.log")))
         return [(header.base_offset, header.leader_epoch) for _, header in iter_batches(data)]
 
@@ -93,8 +93,8 @@ async def test_epoch_that_was_noted_by_a_leader_that_died_before_its_records_cam
 
 
 async def test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut(tmp_path: Path) -> None:
-    """The source lost records. The leader here cut them, noted the next epoch, and died before its follower heard of the cut.
-    The follower would take what the source has lost for what came in its place."""
+    """The source lost records. The leader here truncated them, recorded the next epoch, and failed before its follower learned
+    of the truncation. The follower would mistake the lost records for their replacements."""
 
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
@@ -112,7 +112,7 @@ async def test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_n
     heir = second.new_replica(noted)
     assert heir.latest_epoch == 2, "the source says that this epoch ended at 1: what follows is cut here, too"
     first.receive(batch(1, 3), batch(2, 3))
-    assert first.new_replica(noted).latest_epoch == 3, "who has records of that leader has what it noted"
+    assert first.new_replica(noted).latest_epoch == 3, "a log with records of that leader has its recorded epochs"
 
 
 async def test_what_was_noted_and_never_came_is_corrected(tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ async def test_what_was_noted_and_never_came_is_corrected(tmp_path: Path) -> Non
     mirror.replica = mirror.new_replica(ahead)
     assert mirror.replica.to_note(batch(1, 3)) is None, "it came after all"
     mirror.receive(batch(1, 2), batch(2, 2))  # the source has lost epoch 3
-    assert mirror.replica.noted.epochs == ((2, 0),)
+    assert mirror.replica.recorded.epochs == ((2, 0),)
     assert mirror.replica.to_note(batch(3, 2)) is None
-    assert mirror.new_replica(mirror.replica.noted).latest_epoch == 2
+    assert mirror.new_replica(mirror.replica.recorded).latest_epoch == 2
 
 
 async def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_path: Path) -> None:
@@ -137,12 +137,12 @@ async def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_p
     while not mirror.renewed:
         await asyncio.sleep(0)
     assert mirror.partition.log_end == 1
-    assert position.log_end == 1  # what it has beyond is not this log any more
-    with pytest.raises(Refused, match="was cut in epoch 7"):
+    assert position.log_end == 1  # the records beyond are not part of this log any more
+    with pytest.raises(Refused, match="was truncated in epoch 7"):
         mirror.receive(batch(1, 3))
     assert mirror.renewed == [7]
     mirror.partition.become_leader(leadership(8), now_ms=0)
-    mirror.replica.was_told.set()
+    mirror.replica.partition_changed.set()
     await cutting
     mirror.receive(batch(1, 3))
     assert mirror.stored_batches() == [(0, 7), (1, 8)]
@@ -151,17 +151,17 @@ async def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_p
     assert mirror.replica.truncated_records == 2
 
 
-async def test_leader_that_lost_its_place_appends_nothing(tmp_path: Path) -> None:
+async def test_former_leader_appends_nothing(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path)
     follows = PartitionLeadership(
         leader=FOLLOWER, leader_epoch=LeaderEpoch(8), isr=(ME,), partition_epoch=8, replicas=(ME, FOLLOWER)
     )
     mirror.partition.become_follower(follows)
-    with pytest.raises(Refused, match="not led here"):
+    with pytest.raises(Refused, match="no longer leads"):
         mirror.receive(batch(0, 2))
-    # Nor when it leads again: others have led in between.
+    # Nor when it leads again: other brokers have led in between.
     mirror.partition.become_leader(leadership(9), now_ms=0)
-    with pytest.raises(Refused, match="not led here"):
+    with pytest.raises(Refused, match="no longer leads"):
         mirror.receive(batch(0, 2))
 
 
@@ -182,7 +182,7 @@ async def test_source_that_lies_is_refused_and_changes_nothing(tmp_path: Path) -
 
 
 async def test_source_is_quiet_when_its_end_has_not_moved_for_a_while(tmp_path: Path) -> None:
-    """Writers that go on are waited for: a promotion that is planned ends a mirror only then."""
+    """A planned promotion waits while writers continue, and only then ends the mirror."""
 
     mirror = Mirror(tmp_path)
     replica, clock = mirror.replica, mirror.stored.clock
@@ -190,28 +190,28 @@ async def test_source_is_quiet_when_its_end_has_not_moved_for_a_while(tmp_path: 
     clock.advance_ms(900)
     assert not replica.is_quiet(10, for_ms=1000)
     clock.advance_ms(200)
-    assert not replica.is_quiet(11, for_ms=1000)  # somebody has written
+    assert not replica.is_quiet(11, for_ms=1000)  # the source has new records
     clock.advance_ms(1000)
     assert replica.is_quiet(11, for_ms=1000)
 
 
 async def test_offsets_and_epochs_that_the_source_cannot_have_sent_are_objected_to(tmp_path: Path) -> None:
-    """The checksum covers neither: a flipped bit is enough."""
+    """The checksum covers neither field: a flipped bit is enough."""
 
     mirror = Mirror(tmp_path)
     mirror.replica.source_epoch = 4
     good = batch(0, 2) + batch(1, 4, count=3)
     assert mirror.replica.objection(good, 4) is None
-    assert mirror.replica.objection(good, 3) == "the source sent records up to 4, and has 3"
+    assert mirror.replica.objection(good, 3) == "the source sent records up to 4, above its high watermark 3"
     assert mirror.replica.objection(batch(1 << 40, 4), 4) is not None
     wrong = mirror.replica.objection(batch(0, 2) + batch(1, 1 << 30) + batch(2, 4), 9)
-    assert wrong == "the source sent a batch of epoch 1073741824, and its leader's is 4"
-    mirror.replica.source_epoch = -1  # a source that does not tell
+    assert wrong == "the source sent a batch of epoch 1073741824, above its leader's epoch 4"
+    mirror.replica.source_epoch = -1  # a source without leader epochs in its metadata
     assert mirror.replica.objection(batch(0, 9), 4) is None
 
 
 async def test_epoch_is_never_noted_below_what_the_log_has(tmp_path: Path) -> None:
-    """The append refuses records that go back. Their epochs are in the znode by then, for whoever leads next."""
+    """The append refuses records that go back. By then their epochs are in the znode, for the next leader."""
 
     mirror = Mirror(tmp_path)
     mirror.receive(batch(0, 2, count=10))
@@ -234,7 +234,7 @@ async def test_log_that_begins_inside_of_a_batch_knows_its_epoch(tmp_path: Path)
 
 
 async def test_batch_beyond_the_largest_offset_is_refused(tmp_path: Path) -> None:
-    """No answer could name where the log ends."""
+    """No answer could contain the end of the log."""
 
     mirror = Mirror(tmp_path)
     with pytest.raises(Refused, match="beyond the largest offset"):

@@ -1,4 +1,4 @@
-"""A broker that hears of a link drops the producer ids that it has at hand."""
+"""A broker that learns of a link drops its remaining producer ids."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ def test_ids_below_the_floor_are_dropped_wherever_they_are() -> None:
         ids = ProducerIds(allocate, timers=loop, spawn=lambda work, name: tasks.append(loop.create_task(work)))
         assert await ids.next() == 0
         ids.skip_below(1000)
-        # The block that is asked for now was handed out before the floor rose.
+        # The block that is requested now was handed out before the floor rose.
         assert await ids.next() == 1000
         assert await ids.next() == 1001
 

@@ -1,4 +1,4 @@
-"""When a mirror has all that its source has: a leader that dies must not take it along."""
+"""When a mirror has all of its source's records: they must survive the loss of the leader."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ async def test_mirror_is_complete_when_its_replicas_have_what_the_source_has(
     monkeypatch.setattr(link_source, "list_offsets", ends)
 
     async def complete(mirror: Mirror) -> list[TopicPartition]:
-        """What counts as complete when the source has been quiet for long enough."""
+        """Return the complete mirrors after the source has been quiet for long enough."""
         source = source_of(FOUND)
         source.replicas[TP] = mirror.replica
         mirror.replica.source_leader = 1
@@ -46,7 +46,7 @@ async def test_mirror_is_complete_when_its_replicas_have_what_the_source_has(
 
 
 async def test_leader_of_the_past_is_not_followed(tmp_path: Path) -> None:
-    """A broker that is cut off from its cluster still takes itself for the leader. It would have the mirror cut."""
+    """A broker cut off from its cluster still believes that it leads. Following it would truncate the mirror."""
 
     mirror = Mirror(tmp_path)
     mirror.receive(batch(0, 2), batch(1, 4), high_watermark=2)
@@ -55,5 +55,5 @@ async def test_leader_of_the_past_is_not_followed(tmp_path: Path) -> None:
     known: Any = {1: None}
     image = ClusterImage(brokers=known, topics={TP.topic: TopicInfo(TP.topic, FOUND, False, (partition,))})
     source._assign_one(TP, mirror.replica, image)
-    assert "is of epoch 2, and records of 4 are here" in (mirror.replica.error or "")
+    assert "has epoch 2, but the mirror has records of 4" in (mirror.replica.error or "")
     await source.client.close()

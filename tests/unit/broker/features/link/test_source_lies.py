@@ -1,4 +1,4 @@
-"""An answer that a source cannot have meant is not appended, nor noted; only its partition waits."""
+"""An implausible answer of a source is neither appended nor recorded; only its partition waits."""
 
 import asyncio
 from pathlib import Path
@@ -27,15 +27,15 @@ def test_what_cannot_be_is_taken_out_of_the_answer_and_said(tmp_path: Path) -> N
             await source.fetched(answer)
             return [(each.error_code, each.records) for each in answer]
 
-        for _ in range(2):  # its high watermark may have moved while it read: it is asked again
+        for _ in range(2):  # its high watermark may have risen while it read: the fetch is repeated
             assert await answered() == [(ErrorCode.NONE, None), (ErrorCode.NONE, good)]
         assert source.errors == 0
         assert await answered() == [(ErrorCode.CORRUPT_MESSAGE, None), (ErrorCode.NONE, good)]
         assert source.errors == 1
-        assert mirror.replica.error == f"the source sent records up to {(1 << 40) + 1}, and has 5"
+        assert mirror.replica.error == f"the source sent records up to {(1 << 40) + 1}, above its high watermark 5"
         assert other.replica.error is None
         assert mirror.replica.objection(batch(0, 2), 5) is None
-        assert mirror.replica.doubts == 0
+        assert mirror.replica.implausible_answers == 0
         await source.client.close()
 
     asyncio.run(story())

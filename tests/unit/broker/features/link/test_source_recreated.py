@@ -1,4 +1,4 @@
-"""A topic that was made anew at the source cuts no log here: both questions that lead to a cut go by its name."""
+"""A topic recreated at the source does not truncate the log here: the requests that decide it name the topic, not its id."""
 
 from random import Random
 from typing import Any
@@ -19,7 +19,7 @@ FOUND, ANEW = TopicId(b"1" * 16), TopicId(b"2" * 16)
 
 
 def source_of(topic_id: bytes) -> MirrorSource:
-    """As the metadata of the source has the topic now; the link found it with the id FOUND."""
+    """Return the metadata of the source with the topic's new id; the link found the topic with the id FOUND."""
 
     async def refresh(topics: set[str]) -> ClusterImage:
         return ClusterImage(topics={name: TopicInfo(name, topic_id, False, ()) for name in topics})
@@ -45,7 +45,7 @@ def source_of(topic_id: bytes) -> MirrorSource:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the leader of a topic of that name says."""
+    """The answers of the leader of a topic with that name."""
 
     async def epoch_ends(self: RemoteLeader, questions: Any) -> dict[TopicPartition, EpochAnswer]:
         return {TP: EpochAnswer(0, EpochEnd(LeaderEpoch(0), Offset(3)))}
@@ -57,12 +57,12 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemoteLeader, "list_offsets", list_offsets)
 
 
-async def test_answers_of_a_topic_that_was_made_anew_are_not_taken(answers: None) -> None:
+async def test_answers_of_a_recreated_topic_are_refused(answers: None) -> None:
     source = source_of(ANEW)
     leader = source._endpoint(BrokerId(1))
-    with pytest.raises(ConnectionError, match="made anew at the source: orders"):
+    with pytest.raises(ConnectionError, match="recreated at the source: orders"):
         await leader.epoch_ends({})
-    with pytest.raises(ConnectionError, match="made anew at the source: orders"):
+    with pytest.raises(ConnectionError, match="recreated at the source: orders"):
         await leader.list_offsets({})
     assert source._changed.is_set()  # the next look at the source stops the mirror
     await source.client.close()

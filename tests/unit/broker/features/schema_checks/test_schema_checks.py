@@ -1,4 +1,4 @@
-"""Which schema ids a broker takes: asked once, kept, and asked again. The registry is an HTTP server of a few lines."""
+"""The schema ids that a broker accepts, and its cache of them. The registry is an HTTP server of a few lines."""
 
 import asyncio
 import base64
@@ -325,7 +325,7 @@ async def test_protobuf_id_counts_under_the_name_of_any_of_its_messages(
 async def test_odd_schemas_of_a_registry_end_no_broker(
     registry: FakeRegistry, answers: dict[str, Any], expected: bool | None
 ) -> None:
-    """A question that fails in another way would: each has the broker as its parent."""
+    """An error of another kind would end the broker, which is the parent of each lookup."""
     registry.answers = {"/schemas/ids/7/subjects": ["other"], **answers}
 
     question = World(registry.url).ids().is_registered(Subjects("orders", False, RECORD_NAME), prefix(7))

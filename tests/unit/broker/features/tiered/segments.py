@@ -1,4 +1,4 @@
-"""Segments of the tier, made for tests."""
+"""Segments in the tier, for tests."""
 
 from barnabas.base.ids import BrokerId, LeaderEpoch, Offset, TopicId
 from barnabas.broker.features.tiered.segment_metadata import RemoteSegment, RemoteSegmentId, SegmentState, SegmentUpdate
@@ -9,7 +9,7 @@ TOPIC_ID = TopicId(bytes(range(16)))
 def segment(
     number: int, start: int, end: int, epochs: dict[int, int] | None = None, **changed: object
 ) -> RemoteSegment:
-    """Its copy has started. `epochs`: where each starts; by default one epoch, 0."""
+    """A segment whose copy has started. `epochs`: their start offsets; by default one epoch, 0."""
     given = {0: start} if epochs is None else epochs
     values: dict[str, object] = {
         "id": RemoteSegmentId(TOPIC_ID, "orders", 0, number.to_bytes(16, "big")),

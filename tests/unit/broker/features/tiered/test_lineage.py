@@ -1,4 +1,4 @@
-"""Which records of the tier are a log's: a leader epoch and an offset name a record, whoever copied it."""
+"""Which records in the tier belong to a log: a leader epoch and an offset identify a record, whichever broker copied it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,8 +68,8 @@ def _found(view: RemoteLogMetadataCache, log: LeaderEpochCache, offset: int) -> 
 
 
 def test_a_segment_has_what_is_not_there_before_its_first_record() -> None:
-    """A log of what was compacted before: nothing is missing below its first record. But what a log has forgotten the epoch of
-    may be another's."""
+    """For a log that was compacted before, nothing is missing below its first record. But below the first epoch that the log
+    knows, a segment may be another log's."""
     view = RemoteLogMetadataCache()
     made = segment(1, 0, 19, {LeaderEpoch(2): Offset(5)})
     view.apply(made)

@@ -43,7 +43,7 @@ def test_what_kafka_wrote_is_read_field_by_field() -> None:
     assert (event.state, event.custom) == (SegmentState.COPY_FINISHED, b"\x01\x02\x03")
 
 
-def test_an_empty_transaction_index_is_told_by_a_tag() -> None:
+def test_an_empty_transaction_index_is_marked_by_a_tag() -> None:
     event = replace(segment(1, 0, 9), txn_index_empty=True)
     assert decode_event(encode_event(event)) == event
     assert len(encode_event(event)) == len(encode_event(segment(1, 0, 9))) + 3

@@ -1,4 +1,4 @@
-"""What a broker reads of `__remote_log_metadata`, from leaders that do not know all, or send what cannot be read."""
+"""Reading `__remote_log_metadata` from leaders with incomplete knowledge, or with damaged records."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -39,21 +39,21 @@ def written(*events: Event) -> list[bytes]:
 
 
 class Leader:
-    """Of the one partition of the topic. A `Connection` to it."""
+    """The leader of the topic's only partition, as a `Connection`."""
 
     def __init__(self, batches: list[bytes]) -> None:
         self.batches = batches
-        #: What consumers may read.
+        #: The high watermark.
         self.high_watermark = len(batches)
-        #: After an election: the followers have not said yet how much they have.
+        #: After an election: the followers have not reported their log ends yet.
         self.is_new = False
-        #: Of the last batch of an answer, missing.
+        #: Number of missing bytes in the last batch of an answer.
         self.cut_bytes = 0
         self.closed = False
         self.polls = 0
-        #: Whether it answers a fetch.
+        #: Whether the leader answers fetches.
         self.fetches = True
-        self.ends_told = 0
+        self.ends_answered = 0
 
     def close(self) -> None:
         self.closed = True
@@ -61,7 +61,7 @@ class Leader:
     async def request(self, request: object, answer: object, **_: object) -> object:
         await asyncio.sleep(0)
         if isinstance(request, ListOffsetsRequest):
-            self.ends_told += 1
+            self.ends_answered += 1
             code = ErrorCode.OFFSET_NOT_AVAILABLE if self.is_new else ErrorCode.NONE
             end = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=self.high_watermark)
             return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(partitions=[end])])
@@ -78,7 +78,7 @@ class Leader:
 
 
 class Reading:
-    """A broker that follows the partition whose segments these are."""
+    """A broker that follows the partition with these segments."""
 
     def __init__(self, leader: Leader) -> None:
         cluster = SimpleNamespace(
@@ -142,7 +142,7 @@ EVENTS = (FIRST, update(FIRST, FINISHED), SECOND, update(SECOND, FINISHED))
 async def test_thousands_of_partitions_come_and_go_without_a_look_at_all_of_them_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that gets 5000 of them in one LeaderAndIsr did nothing else for twenty seconds."""
+    """A broker with 5000 of them in one LeaderAndIsr spent twenty seconds on nothing else."""
     computed = 0
 
     def counted(of: TierPartition, partitions: int) -> int:
@@ -165,8 +165,8 @@ async def test_thousands_of_partitions_come_and_go_without_a_look_at_all_of_them
         assert not reading.metadata.is_read(FIRST.id.of)
 
 
-async def test_a_new_leader_that_does_not_know_the_end_yet_has_not_told_all() -> None:
-    """What is committed above its high watermark may be the segments that the log has in the tier only."""
+async def test_end_reported_by_a_new_leader_is_not_final_until_it_knows_the_high_watermark() -> None:
+    """Events above its high watermark may be committed, and describe segments that are only in the tier."""
     leader = Leader(written(*EVENTS))
     leader.is_new, leader.high_watermark = True, 2
     async with Reading(leader) as reading:
@@ -185,7 +185,7 @@ async def test_a_batch_that_is_cut_is_asked_for_again() -> None:
 
 
 async def test_a_batch_that_was_written_as_nonsense_is_passed_over() -> None:
-    """Whoever may write to the topic could end every broker that reads it, for ever."""
+    """Otherwise any client that may write to the topic could end every broker that reads it."""
     builder = BatchBuilder(base_offset=2, leader_epoch=0, codec=1)
     builder.append(None, b"x" * 100, timestamp=0)
     nonsense = bytearray(builder.build())
@@ -211,14 +211,14 @@ async def test_bytes_that_are_not_what_was_written_are_read_again_and_pass_nothi
         assert await reading.reads_all() == [FINISHED, FINISHED]
 
 
-async def test_who_has_caught_up_has_a_view() -> None:
-    """A new leader looks once whether its first segments are still there: without a view it would find nothing to do."""
+async def test_caught_up_broker_has_a_view() -> None:
+    """A new leader checks its first segments only once: without a view it would find nothing to do."""
     leader = Leader(written(*EVENTS))
     leader.is_new = True
     async with Reading(leader) as reading:
         partition = reading.metadata._partitions[0]
         await reading.until(lambda: partition.position == 4)
-        assert not partition.caught_up, "nobody has told it where the partition ends"
+        assert not partition.caught_up, "the end of the partition is unknown"
         leader.is_new, leader.fetches = False, False
         with pytest.raises(MetadataUnavailable, match="is being read again"):
             await reading.metadata.catch_up(FIRST.id.of)
@@ -231,8 +231,8 @@ async def test_a_log_that_ends_before_its_former_end_is_asked_for_its_end_again(
     leader = Leader(written(*EVENTS))
     leader.fetches = False
     async with Reading(leader) as reading:
-        await reading.until(lambda: leader.ends_told)
+        await reading.until(lambda: leader.ends_answered)
         leader.batches, leader.high_watermark = leader.batches[:2], 2
         leader.fetches = True
         assert await reading.reads_all() == [FINISHED]
-        assert leader.ends_told == 2
+        assert leader.ends_answered == 2

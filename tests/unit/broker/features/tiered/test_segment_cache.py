@@ -1,4 +1,4 @@
-"""The segments of a partition in the tier, as events make them known."""
+"""The cache of a partition's segments in the tier, as events change it."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_events_that_do_not_follow_on_what_is_known_are_dropped() -> None:
     assert cache.apply(one)
     assert not cache.apply(update(one, SegmentState.DELETE_FINISHED))
     assert cache.apply(update(one, SegmentState.DELETE_STARTED))
-    # A leader that was replaced in mid-copy says "finished" too late: its successor is deleting the leavings.
+    # A replaced leader finishes its copy too late: its successor is already deleting the abandoned copy.
     assert not cache.apply(update(one, SegmentState.COPY_FINISHED))
     assert found(cache, 0, 50) is None
 
@@ -72,7 +72,7 @@ def test_the_removal_of_an_orphan_spares_what_was_finished_meanwhile() -> None:
     assert not cache.apply(replace(update(one, SegmentState.DELETE_STARTED), custom=removal))
     assert cache.apply(replace(update(two, SegmentState.DELETE_STARTED), custom=removal))
     assert [found(cache, 0, offset) for offset in (50, 150)] == [1, None]
-    # The deposed leader comes late with its second copy.
+    # The deposed leader writes its second copy late.
     assert not cache.apply(update(two, SegmentState.COPY_FINISHED))
 
 
@@ -101,7 +101,7 @@ def test_a_late_shorter_copy_does_not_hide_a_longer_one() -> None:
     cache = RemoteLogMetadataCache()
     finished(cache, segment(2, 0, 200), segment(1, 0, 100))
     assert [found(cache, 0, offset) for offset in (50, 150)] == [2, 2]
-    # And counts again should the longer one go.
+    # It is used again if the longer one is removed.
     assert cache.apply(update(segment(2, 0, 200), SegmentState.DELETE_STARTED))
     assert [found(cache, 0, offset) for offset in (50, 150)] == [1, None]
 
@@ -131,6 +131,6 @@ def test_an_offset_is_found_if_and_only_if_a_finished_segment_has_it(
         answer = found(cache, 0, offset)
         assert (answer in holders) if holders else answer is None
         if answer is not None:
-            # Of those that start before, it reaches furthest: readers go on in it for as long as possible.
+            # Of the segments that start before, it reaches furthest: readers can stay in it for as long as possible.
             assert model[answer].end_offset == max(model[n].end_offset for n in holders)
     assert cache.size_bytes == sum(each.size_bytes for each in model.values() if each.is_finished)

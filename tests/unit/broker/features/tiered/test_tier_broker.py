@@ -1,4 +1,4 @@
-"""Copying and expiry on real brokers, with a store in memory that fails as the test wants it to."""
+"""Copying and expiry on real brokers, with a store in memory that fails on demand."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -47,7 +47,7 @@ async def test_rolled_segments_go_up_and_then_go_locally(tmp_path: Path) -> None
 
 
 async def test_log_whose_first_record_is_above_its_first_offset_is_copied_once(tmp_path: Path) -> None:
-    """As a replica of what was compacted before: its leader epochs begin with the first record. No copy fills the hole."""
+    """Like a replica of a formerly compacted topic: its leader epochs begin with the first record. No copy fills the gap."""
     store = MemoryStore()
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"remote.log.copy.disable": "true"})
@@ -91,7 +91,7 @@ async def test_while_the_store_is_away_writes_go_on_and_local_deletion_waits(
         assert tier.manager.health.failing_s == 0
 
 
-async def test_a_store_that_does_not_answer_holds_up_nobody_who_writes(tmp_path: Path) -> None:
+async def test_a_store_that_does_not_answer_does_not_delay_producers(tmp_path: Path) -> None:
     answers = asyncio.Event()
     store = MemoryStore(delay=lambda: _wait(answers))
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
@@ -118,7 +118,7 @@ async def test_answers_that_are_lost_leave_nothing_twice(tmp_path: Path) -> None
         await eventually(lambda: is_whole(tier), what="every segment is there once")
 
 
-# -- what goes ----------------------------------------------------------------------------------------------------------
+# -- removal ------------------------------------------------------------------------------------------------------------
 
 
 async def test_retention_is_of_the_whole_log(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ async def test_retention_is_of_the_whole_log(tmp_path: Path) -> None:
         now = tier.broker._clock.now_ms()
         await tier.produce(9, timestamp=now - 7_200_000)
         await tier.produce(8, timestamp=now)
-        await eventually(lambda: tier.log.log_start_offset == 9, what="what is too old goes from the tier")
+        await eventually(lambda: tier.log.log_start_offset == 9, what="old segments leave the tier")
         await eventually(lambda: is_whole(tier), what="its objects are gone")
         assert [each.start_offset for each in tier.view.all()] == [9, 12]
 
 
 async def test_retention_waits_for_a_new_leader_that_does_not_know_yet_what_is_committed(tmp_path: Path) -> None:
-    """The log start cannot go past the high watermark: who tried ended the broker."""
+    """The log start cannot pass the high watermark: an attempt used to end the broker."""
     store = MemoryStore()
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create()
@@ -147,13 +147,13 @@ async def test_retention_waits_for_a_new_leader_that_does_not_know_yet_what_is_c
         await tier.manager._carry_out(lead, tier.log, tier.view)
         assert (lead.look, tier.log.log_start_offset, len(tier.finished)) == (None, 0, 3)
         state.high_watermark = committed
-        await eventually(lambda: tier.log.log_start_offset == 9 and not store.objects, what="what is too old goes")
+        await eventually(lambda: tier.log.log_start_offset == 9 and not store.objects, what="old segments are removed")
 
 
 async def test_disk_that_fails_as_the_log_start_moves_does_not_end_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its directory goes offline, and others lead what was there. Nothing goes from the tier."""
+    """Its directory goes offline, and other brokers lead its partitions. Nothing is removed from the tier."""
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, MemoryStore()) as tier:
         await tier.create({"local.retention.bytes": "1"})
         await tier.produce(10, timestamp=1_000_000)
@@ -171,7 +171,7 @@ async def test_disk_that_fails_as_the_log_start_moves_does_not_end_the_broker(
         assert failed == ["retention of the tier"]
         monkeypatch.setattr(lineage, "first_available", lambda *_: Offset(1))
         await tier.manager._begin(lead)
-        assert failed[1:] == ["the tier has nothing below it"]
+        assert failed[1:] == ["the tier has no older records"]
         assert tier.view.all() == segments
 
 
@@ -217,11 +217,11 @@ async def test_a_deleted_topic_leaves_nothing_in_the_tier(tmp_path: Path) -> Non
         assert not former & set(store.objects)
 
 
-# -- brokers that die ---------------------------------------------------------------------------------------------------
+# -- failing brokers ----------------------------------------------------------------------------------------------------
 
 
 class Stops:
-    """Stands still for ever before or after the n-th step of copying or deleting, as a broker does that dies there."""
+    """Stops before or after the n-th step of copying or deleting, like a broker that fails there."""
 
     def __init__(self, tier: TieredBroker, at: int) -> None:
         self.at = at
@@ -249,7 +249,7 @@ class Stops:
             await asyncio.Event().wait()
 
 
-#: Before and after each of: two events and two objects of a copy; two events and one deletion of two objects.
+#: Before and after each step: two events and two objects of a copy; two events and one deletion of two objects.
 COPY_STEPS = 8
 DELETION_STEPS = 6
 
@@ -289,7 +289,8 @@ async def test_a_broker_that_dies_in_mid_deletion_is_followed_by_one_that_ends_i
 async def test_a_broker_that_dies_as_a_topic_is_deleted_is_followed_by_one_that_ends_it(
     tmp_path: Path, step: int
 ) -> None:
-    """Before the first segment is announced as deleted, before its objects go, and before that is told."""
+    """It fails before the first segment is announced as deleted, before its objects are deleted, or before that is
+    announced."""
     objects: dict[str, bytes] = {}
     async with zookeeper() as ensemble:
         async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
@@ -334,7 +335,7 @@ async def test_followers_keep_what_is_not_copied_and_go_on_when_they_lead(tmp_pa
 
 
 async def test_a_finished_copy_stays_although_the_metadata_is_read_again_just_then(tmp_path: Path) -> None:
-    """Nobody knew of the copy at that moment: its objects went as if another leader had removed it, and records were lost."""
+    """The copy was unknown at that moment: its objects were deleted as if another leader had removed it; records were lost."""
     store = MemoryStore()
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"local.retention.bytes": "1"})
@@ -359,8 +360,8 @@ async def test_a_finished_copy_stays_although_the_metadata_is_read_again_just_th
 
 
 async def test_a_copy_that_a_deposed_leader_finishes_late_counts_or_goes(tmp_path: Path) -> None:
-    """Whatever comes first, the finished copy of the old leader or its removal by the new one. What came too late goes, also
-    if the store is away just then, and the leadership ends."""
+    """In either order: the finished copy of the old leader, or its removal by the new one. A late copy is removed, also if the
+    store is unavailable just then, and the leadership ends."""
     store = MemoryStore()
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create()
@@ -384,12 +385,12 @@ async def test_a_copy_that_a_deposed_leader_finishes_late_counts_or_goes(tmp_pat
                 await original(event)
                 return
             put = dict(store.objects)
-            # Another leadership of the same broker, which knows nothing of the copy that is under way. In the same epoch:
-            # whatever has the broker look at its partitions would end one of an epoch that the partition has not.
+            # Another leadership of the same broker, which does not know of the copy in progress. In the same epoch: a check of
+            # the broker's partitions would end a leadership with another epoch.
             former = tier.manager.led.pop(TP)
             tier.manager.became_leader(former.of, former.epoch)
             await eventually(lambda: is_whole(tier), what="the next leadership makes it whole")
-            store.objects |= put  # what was put took effect late
+            store.objects |= put  # the upload took effect late
             store.fails = refuses
             await original(event)
             is_late.set()

@@ -1,4 +1,4 @@
-"""What may go from the tier, and what of it belongs to a log."""
+"""What may be removed from the tier, and which part of it belongs to a log."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def epochs(entries: dict[int, int]) -> LeaderEpochCache:
 
 
 def tier(*segments: RemoteSegment) -> RemoteLogMetadataCache:
-    """Of finished copies."""
+    """A tier of finished copies."""
     cache = RemoteLogMetadataCache()
     for each in segments:
         assert cache.apply(each)
@@ -41,7 +41,7 @@ def facts(entries: dict[int, int], **changed: int) -> LogFacts:
 
 
 def three() -> RemoteLogMetadataCache:
-    """0-99, 100-199, 200-299, 1000 bytes each, of times 1099, 1199 and 1299."""
+    """Offsets 0-99, 100-199, 200-299, 1000 bytes each, with the timestamps 1099, 1199 and 1299."""
     return tier(segment(1, 0, 99), segment(2, 100, 199), segment(3, 200, 299))
 
 
@@ -55,7 +55,7 @@ def expire(
     return plan(cache, of, config, being_copied=(), now_ms=now_ms, **more)
 
 
-def test_nothing_goes_that_retention_has() -> None:
+def test_segments_within_retention_stay() -> None:
     assert expire(three(), facts({0: 0})) == Plan()
 
 
@@ -74,13 +74,13 @@ def test_a_segment_that_is_young_keeps_those_after_it_however_old_they_say_they_
 
 
 def test_the_oldest_go_by_size_of_the_whole_log() -> None:
-    # 3000 bytes in the tier and 1000 that are not there yet.
+    # 3000 bytes in the tier and 1000 that are only local.
     for allowed, gone in ((4000, []), (3001, []), (3000, [1]), (1999, [1, 2]), (0, [1, 2, 3])):
         assert removed(expire(three(), facts({0: 0}), replace(FOREVER, retention_bytes=allowed))) == gone
 
 
 class Unsearched(list[RemoteSegmentId]):
-    """Thousands of segments: nobody may look through all of them for one."""
+    """Thousands of segments: no code may search all of them for one."""
 
     def __contains__(self, wanted: object) -> bool:
         raise AssertionError("a search from one end to the other")
@@ -98,7 +98,7 @@ class CountedEpochs(LeaderEpochCache):
 
 
 def test_a_look_at_thousands_of_segments_does_not_search_all_of_them_for_each() -> None:
-    """With a year of segments of one partition it held the loop for seconds, at every look."""
+    """With a year of segments of one partition it blocked the loop for seconds, at every check."""
     segments = [segment(number, 10 * number, 10 * number + 9) for number in range(50)]
     cache = tier(*segments)
     for of_epoch in cache._epochs.values():
@@ -122,7 +122,7 @@ def test_a_copy_within_another_does_not_count_for_size_twice() -> None:
     assert removed(expire(cache, facts({0: 0}), replace(FOREVER, retention_bytes=3900))) == []
 
 
-def test_what_is_below_the_log_start_goes() -> None:
+def test_segments_below_the_log_start_are_removed() -> None:
     made = expire(three(), facts({0: 150}, log_start=150))
     assert (removed(made), made.log_start) == ([1], None)
 
@@ -133,7 +133,7 @@ def test_a_deletion_that_was_not_finished_is_finished() -> None:
     assert removed(expire(cache, facts({0: 0}))) == [1]
 
 
-def test_leavings_of_former_leaders_go_unless_they_are_being_copied() -> None:
+def test_abandoned_copies_of_former_leaders_are_removed_unless_they_are_being_copied() -> None:
     cache = three()
     left = segment(4, 300, 349, custom=Mark(leader_epoch=8).encode())
     cache.apply(left)
@@ -144,7 +144,7 @@ def test_leavings_of_former_leaders_go_unless_they_are_being_copied() -> None:
 
 
 def test_an_unfinished_copy_stays_where_it_may_be_all_that_is_left() -> None:
-    """The metadata lost that it was finished, after the records were deleted here."""
+    """The metadata lost the event that it was finished, after the records were deleted here."""
     cache = tier(segment(1, 0, 99), segment(3, 200, 299))
     left = segment(4, 100, 199, custom=Mark(leader_epoch=8).encode())
     cache.apply(left)
@@ -172,7 +172,7 @@ def test_an_unfinished_copy_of_another_implementation_waits_for_the_log_start() 
     assert removed(expire(cache, facts({0: 350}, log_start=350, local_start=350))) == [1, 2, 3, 4]
 
 
-def test_what_an_unclean_election_took_back_goes() -> None:
+def test_segments_discarded_by_an_unclean_election_are_removed() -> None:
     cache = tier(segment(1, 0, 99), segment(2, 100, 199, {0: 100, 1: 150}), segment(3, 200, 299, {1: 200}))
     # The new leader's log has epoch 0 up to 120, and then its own.
     made = expire(cache, facts({0: 0, 5: 120}))

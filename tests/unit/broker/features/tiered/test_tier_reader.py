@@ -1,4 +1,4 @@
-"""What a log has in the tier is read as if it were here: records, timestamps, aborted transactions."""
+"""Records, timestamps and aborted transactions in the tier are read as if they were local."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 async def read_all(tier: Tier, offset: int, *, max_bytes: int = 300) -> list[Entry]:
-    """From `offset` to the local start, as a consumer does."""
+    """Read from `offset` to the local start, as a consumer does."""
     found: list[Entry] = []
     while offset < tier.log.local_log_start_offset:
         result = await tier.reader.read(tier.view, offset, max_bytes=max_bytes, max_offset=tier.log.high_watermark)
@@ -83,7 +83,7 @@ async def test_an_offset_that_no_segment_has_is_not_in_the_tier(tmp_path: Path) 
         await tier.reader.read(tier.view, 0, max_bytes=100, max_offset=1000)
 
 
-async def test_chunks_are_fetched_once_for_all_who_ask_and_kept(tmp_path: Path) -> None:
+async def test_chunks_are_fetched_once_for_all_readers_and_cached(tmp_path: Path) -> None:
     tier = await filled(tmp_path, chunk_bytes=1 << 20)
     await tier.copy()
     tier.store.gate = asyncio.Event()
@@ -109,7 +109,7 @@ async def test_a_reader_in_order_is_read_ahead_for_over_the_end_of_a_segment(tmp
     first.release()
     await tier.settled()
     one = set(tier.store.gets)
-    assert len(one) == 2, "who reads once may never come back"
+    assert len(one) == 2, "no read ahead after a single read"
     (await tier.reader.read(tier.view, first.upper_offset, max_bytes=300, max_offset=1000)).release()
     await tier.settled()
     assert len(set(tier.store.gets)) == 4
@@ -130,7 +130,7 @@ async def test_copies_are_bounded_and_go_with_the_one_that_was_not_used_for_long
     assert tier.copies.chunks_bytes <= 2500
     kept = list((tmp_path / "copies").iterdir())
     assert 1 <= len(kept) <= 3
-    assert pinned.read() == expected, "what is being sent lasts as long"
+    assert pinned.read() == expected, "a response keeps its data"
     assert len(await read_all(tier, 0)) > 50
     await tier.settled()
 
@@ -161,7 +161,7 @@ async def test_readers_get_everything_even_if_one_index_is_more_than_may_be_kept
     assert len(tier.copies._copies) <= 1
 
 
-async def test_what_was_read_ahead_of_a_copy_that_had_to_go_is_let_go(
+async def test_chunks_read_ahead_for_a_dropped_copy_are_discarded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier = await filled(tmp_path)
@@ -170,7 +170,7 @@ async def test_what_was_read_ahead_of_a_copy_that_had_to_go_is_let_go(
     copy = await tier.copies.open(segment)
     asked = len(tier.store.gets)
     tier.copies.read_ahead(segment, 0, 600)
-    tier.copies.forget(copy)  # before the first of its chunks was asked for
+    tier.copies.forget(copy)  # before its first chunk was requested
     await tier.settled()
     assert len(tier.store.gets) == asked
     assert not list((tmp_path / "copies").iterdir())
@@ -204,7 +204,7 @@ async def test_a_store_that_is_away_is_a_fault_and_no_more_once_it_is_back(tmp_p
 
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
-async def test_damage_is_a_fault_and_what_is_damaged_is_not_kept(tmp_path: Path, suffix: str) -> None:
+async def test_damage_is_a_fault_and_the_damaged_copy_is_dropped(tmp_path: Path, suffix: str) -> None:
     tier = await filled(tmp_path)
     await tier.copy()
     key = next(each for each in sorted(tier.store.objects) if each.endswith(suffix))
@@ -218,7 +218,7 @@ async def test_damage_is_a_fault_and_what_is_damaged_is_not_kept(tmp_path: Path,
 
 
 async def even(tmp_path: Path, **how: int) -> tuple[Tier, list[Entry], list[RemoteSegment]]:
-    """A log whose segments all have the same size, with batches at the same positions."""
+    """A log whose segments have equal sizes, with batches at equal positions."""
     tier = Tier(tmp_path, **how)
     for number in range(60):
         records = batch([b"x" * 60], timestamp=NOW_MS + number)
@@ -263,7 +263,7 @@ async def test_search_by_time_in_another_segments_bytes_is_a_fault_that_names_it
 
 
 async def test_records_of_an_overruled_leader_are_not_the_logs(tmp_path: Path) -> None:
-    """An unclean election: the old leader has copied more of its epoch than the new one ever had."""
+    """After an unclean election: the old leader has copied more of its epoch than the new one ever had."""
     tier = await filled(tmp_path)
     await tier.copies.prepare()
     for candidate in list(tier.log.copy_candidates(0)):
@@ -323,8 +323,8 @@ async def test_a_timestamp_out_of_order_is_found_where_it_comes_first(tmp_path: 
 
 
 async def test_a_timestamp_is_found_behind_one_that_was_deleted_in_the_middle_of_its_batch(tmp_path: Path) -> None:
-    """The index names the batch, of which only earlier records are left. What follows it had not been fetched, and was taken
-    for damage each time."""
+    """The index names the batch, of which only earlier records remain. The following bytes had not been fetched, and were
+    mistaken for damage each time."""
     tier = Tier(tmp_path)
     builder = BatchBuilder()
     builder.append(b"key", b"deleted", timestamp=NOW_MS + 5000)
@@ -341,7 +341,7 @@ async def test_a_timestamp_is_found_behind_one_that_was_deleted_in_the_middle_of
 
 
 async def leaves_the_disk_while_the_store_is_asked(tier: Tier, question: Coroutine[Any, Any, T], until: int) -> T:
-    """Half is in the tier only, the rest in both; the rest goes from the disk before the store answers."""
+    """Half of the log is only in the tier, the rest in both; the rest is deleted locally before the store answers."""
     await tier.copy(until=until)
     rest = list(tier.log.copy_candidates(tier.log.local_log_start_offset))
     for candidate in rest:
@@ -363,7 +363,7 @@ async def leaves_the_disk_while_the_store_is_asked(tier: Tier, question: Corouti
 async def test_a_timestamp_is_found_in_what_leaves_the_disk_while_the_store_is_asked(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     for number in range(60):
-        # The first is the latest of its segment: so the store is asked for it.
+        # The first one is the last of its segment, so that the store is read for it.
         tier.partition.append(b"%d" % number * 20, timestamp=NOW_MS + (25_500 if number == 0 else number * 1000))
     tier.partition.commit()
     tier.log.maybe_increment_log_start_offset(1)
@@ -433,7 +433,7 @@ async def test_an_abort_that_leaves_the_disk_while_the_store_is_asked_is_found(t
 
 
 async def test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted(tmp_path: Path) -> None:
-    """An unclean election: the old leader had committed what is aborted in the log, and has aborted something else."""
+    """After an unclean election: the old leader had committed what is aborted in the log, and aborted something else."""
     tier = Tier(tmp_path)
     await tier.copies.prepare()
     first = begin(tier, 1, 0)
@@ -477,7 +477,7 @@ async def test_a_replica_begins_after_a_segment_with_its_epochs_and_producers(tm
         await tier.reader.start_after(broken, log_start_offset=3)
 
 
-async def test_the_quota_makes_those_wait_who_come_when_it_is_used_up() -> None:
+async def test_reads_wait_while_the_quota_is_used_up() -> None:
     now = [0]
     quota = FetchQuota(windows=2, window_ms=20, now_ms=lambda: now[0], limit=10_000_000_000)
     await asyncio.wait_for(quota.wait_for(1000), 1)

@@ -1,4 +1,4 @@
-"""Fetches and look-ups of partitions whose records are in the tier, and all that may change while they wait for it."""
+"""Fetches and look-ups of partitions whose records are in the tier, and changes while they wait for it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -125,7 +125,7 @@ async def test_fetch_below_the_local_start_waits_for_the_tier(tmp_path: Path) ->
     read.release()
 
 
-async def test_read_committed_is_told_of_aborted_transactions(tmp_path: Path) -> None:
+async def test_read_committed_gets_the_aborted_transactions(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.tier.partition.transact(3, commit=False)
     await world.filled()
@@ -136,13 +136,13 @@ async def test_read_committed_is_told_of_aborted_transactions(tmp_path: Path) ->
     read.release()
 
 
-async def test_follower_is_told_that_its_offset_has_moved(tmp_path: Path) -> None:
+async def test_follower_gets_the_error_that_its_offset_moved_to_the_tier(tmp_path: Path) -> None:
     world = await made(tmp_path)
     world.fetch(0, CONSUMER._replace(replica_id=2))
     assert world.answers[0][0].error is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 
 
-async def test_slow_store_delays_nobody_else_and_the_next_fetch_finds_what_came_late(tmp_path: Path) -> None:
+async def test_slow_store_delays_no_other_fetch_and_the_next_fetch_gets_the_late_records(tmp_path: Path) -> None:
     world = await made(tmp_path)
     world.tier.store.gate = asyncio.Event()
     world.fetch(0)
@@ -183,7 +183,7 @@ async def test_client_that_goes_away_leaves_nothing_pinned(tmp_path: Path) -> No
 
 
 async def test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_it_meanwhile(tmp_path: Path) -> None:
-    """Here and in the tier: each such client kept descriptors open, also of segments that were deleted, until none was left."""
+    """Locally and in the tier: each such client kept descriptors open, also of deleted segments, until none was left."""
     world = await made(tmp_path)
     local = world.tier.log.local_log_start_offset
     wanted: list[tuple[CachedPartition, TopicPartition | ErrorCode]] = [
@@ -239,7 +239,7 @@ async def test_more_reads_than_may_be_pending_are_answered_empty(tmp_path: Path)
 
 
 async def test_store_that_is_away_is_an_error_when_the_time_is_up(tmp_path: Path) -> None:
-    """Not before: a client that is refused at once asks again at once."""
+    """Not earlier: a client that gets an error at once retries at once."""
     world = await made(tmp_path)
     world.tier.store.is_away = True
     world.fetch(0)
@@ -249,8 +249,8 @@ async def test_store_that_is_away_is_an_error_when_the_time_is_up(tmp_path: Path
     assert world.answers[0][0].error is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_what_is_not_known_yet_is_not_out_of_range(tmp_path: Path) -> None:
-    """A new leader that has not read the metadata to its end: consumers must not be sent elsewhere."""
+async def test_offset_is_not_out_of_range_while_the_tier_is_unknown(tmp_path: Path) -> None:
+    """A new leader that has not read the metadata to its end: it must not send consumers elsewhere."""
     world = await made(tmp_path)
     world.is_known = False
     world.fetch(0)
@@ -260,7 +260,7 @@ async def test_what_is_not_known_yet_is_not_out_of_range(tmp_path: Path) -> None
     assert (world.answers[0][0].error, world.answers[0][0].size_bytes) == (ErrorCode.NONE, 0)
 
 
-async def test_record_that_the_tier_has_not_is_out_of_range(tmp_path: Path) -> None:
+async def test_record_missing_from_the_tier_is_out_of_range(tmp_path: Path) -> None:
     world = await made(tmp_path)
     for segment in world.tier.segments.all():
         world.tier.delete(segment)
@@ -324,7 +324,7 @@ async def test_follower_begins_where_the_tier_ends(tmp_path: Path) -> None:
     other.tier.log.update_config(replace(CONFIG))
     other.tier.store, other.tier.segments = world.tier.store, world.tier.segments
     other.tier.reader._store = world.tier.store
-    with pytest.raises(Refused, match="not known"):
+    with pytest.raises(Refused, match="not in the tier yet"):
         await other.reads.begin(TP, local_start=local, epoch=7, log_start=2, is_wanted=lambda: True)
     await other.reads.begin(TP, local_start=local, epoch=0, log_start=2, is_wanted=lambda: False)
     assert other.tier.log.log_end_offset == 0

@@ -1,4 +1,4 @@
-"""History through real brokers: fetches and offsets over the border, and followers that begin where the tier ends."""
+"""History through real brokers: fetches across the local start, and followers that begin where the tier ends."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -68,7 +68,7 @@ async def fetch(tier: TieredBroker, offset: int, *, max_bytes: int = 1500) -> tu
 
 
 async def read_all(tier: TieredBroker, offset: int = 0) -> list[tuple[int, bytes]]:
-    """As a consumer: an answer without records is asked for again."""
+    """Read as a consumer does: repeat the fetch after an answer without records."""
     found: list[tuple[int, bytes]] = []
     for _ in range(1000):
         if offset >= tier.log.high_watermark:
@@ -125,7 +125,7 @@ async def test_history_is_read_over_the_border_and_after_a_restart(tmp_path: Pat
 
 
 async def test_history_is_read_from_a_directory(tmp_path: Path) -> None:
-    """With the store that ships, through obstore."""
+    """With the production store, through obstore."""
     settings = {
         **SETTINGS,
         "barnabas.remote.storage.url": f"file://{tmp_path}/tier",
@@ -146,7 +146,7 @@ TWO = {"rlmm.config.remote.log.metadata.topic.replication.factor": "2", "default
 
 
 async def create_on(tier: TieredBroker, *brokers: int, more: Mapping[str, str] | None = None) -> None:
-    """The first of them leads."""
+    """Create the topic on these brokers; the first one leads."""
     settings = {"remote.storage.enable": "true", "segment.bytes": "1000", "retention.ms": "-1", **LOCAL_NOTHING}
     settings |= more or {}
     topic = CreatableTopic(
@@ -202,9 +202,9 @@ async def test_follower_that_lost_its_disk_begins_where_the_tier_ends_and_then_l
             assert await read_all(follower) == all_of(40)
 
 
-async def test_what_an_unclean_election_took_back_is_not_read_from_the_tier(tmp_path: Path) -> None:
-    """The tier has more of the leader that was overruled than the winner has. Who lost begins where the winner's log agrees
-    with what it has in the tier, below its own first segment."""
+async def test_records_discarded_by_an_unclean_election_are_not_read_from_the_tier(tmp_path: Path) -> None:
+    """The tier has more records of the overruled leader than the winner has. The overruled leader begins where the winner's log
+    agrees with its own in the tier, below its own first segment."""
     store = MemoryStore()
     three = {"rlmm.config.remote.log.metadata.topic.replication.factor": "3", "default.replication.factor": "3"}
 
@@ -228,7 +228,7 @@ async def test_what_an_unclean_election_took_back_is_not_read_from_the_tier(tmp_
         assert loser.log.local_log_start_offset > 12
         await first.aclose()
         winner = await second.enter_async_context(broker(2))
-        await eventually(lambda: leads(winner), what="who is behind leads")
+        await eventually(lambda: leads(winner), what="the broker that is behind leads")
         assert winner.log.log_end_offset == 12
         winner.produced = 1000
         await winner.produce(15)
@@ -240,10 +240,10 @@ async def test_what_an_unclean_election_took_back_is_not_read_from_the_tier(tmp_
         assert await read_all(winner) == expected
         loser = await first.enter_async_context(broker(1))
         partition = winner.broker.replicas.hosted.require(TP)
-        await eventually(lambda: len(partition.machine.isr) == 2, what="who lost is in sync")
+        await eventually(lambda: len(partition.machine.isr) == 2, what="the overruled broker is in sync")
         assert loser.log.epochs.below(27) == winner.log.epochs.below(27)
         await second.aclose()
-        await eventually(lambda: leads(loser), what="who lost leads again")
+        await eventually(lambda: leads(loser), what="the overruled broker leads again")
         assert await read_all(loser) == expected
         known = loser.view.all()
         assert all(touches(each, loser.log.epochs, 27) for each in known if each.is_finished)
@@ -313,8 +313,8 @@ async def test_topic_that_is_tiered_late_is_read_from_where_it_began(tmp_path: P
 
 
 async def test_log_whose_first_record_is_above_its_first_offset_leaves_the_disk_and_is_read(tmp_path: Path) -> None:
-    """As a replica of what was compacted before: its leader epochs begin with the first record. What was copied seemed to
-    begin with a hole, and so no segment was ever deleted here."""
+    """Like a replica of a formerly compacted topic: its leader epochs begin with the first record. Its copied part seemed to
+    begin with a gap, and so no segment was ever deleted locally."""
     store = MemoryStore()
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"remote.log.copy.disable": "true"})

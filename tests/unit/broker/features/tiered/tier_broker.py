@@ -1,4 +1,4 @@
-"""Real brokers in the test's own loop, with a store in memory whose failures the test chooses."""
+"""Real brokers in the test's own loop, with a store in memory whose failures the test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -35,7 +35,7 @@ from tests.unit.broker.compose.live_broker import ask, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble
 
 TP = TopicPartition("orders", 0)
-#: A topic was created, and its leader has not heard of it.
+#: A topic was created, but its leader does not know it yet.
 NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 SETTINGS = {
     "remote.log.storage.system.enable": "true",
@@ -97,7 +97,7 @@ class TieredBroker:
         assert answer.responses[0].error_code == ErrorCode.NONE
 
     async def produce(self, count: int, *, timestamp: int | None = None) -> None:
-        """So many batches of one record of 300 bytes: three go into a segment of 1000."""
+        """Write this many batches of one record of 300 bytes: three fill a segment of 1000."""
         for _ in range(count):
             builder = BatchBuilder()
             now = timestamp if timestamp is not None else self.broker._clock.now_ms()
@@ -144,7 +144,7 @@ async def tiered_brokers(
 
 
 def is_whole(tier: TieredBroker) -> bool:
-    """Every rolled segment is in the tier once, every object is of a segment that is known, and nothing is under way."""
+    """Every rolled segment is in the tier once, every object belongs to a known segment, and no copy is in progress."""
     view = tier.manager.view(TP)
     if view is None or not tier.is_all_copied():
         return False

@@ -1,4 +1,4 @@
-"""A log, a store in memory, and a tier of the one in the other: what the tests of reads share."""
+"""A log, a store in memory, and a tier of the log in the store, shared by the tests of reads."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -37,7 +37,7 @@ def _read(path: str) -> bytes:
 
 @dataclass
 class GatedStore(MemoryStore):
-    """Tells what was asked for, and answers when the gate is open."""
+    """Records the requests, and answers when the gate is open."""
 
     gate: asyncio.Event | None = None
 
@@ -103,12 +103,12 @@ class Tier:
         self.quota_bytes += size_bytes
 
     async def settled(self) -> None:
-        """Whatever was begun has ended, and well."""
+        """Wait until all started work has ended without an error."""
         while self.tasks:
             await asyncio.gather(*self.tasks)
 
     async def copy(self, *, until: int | None = None) -> None:
-        """Every segment that may be copied; then local retention lets them go."""
+        """Copy every segment that may be copied; then local retention can remove them."""
         if self._number == 0:
             await self.copies.prepare()
         for candidate in list(self.log.copy_candidates(self.log.highest_copied_offset + 1)):

@@ -1,4 +1,4 @@
-"""Which batches have traces, and that all brokers agree on it without a word."""
+"""Which batches are traced, and that all brokers choose the same ones without communication."""
 
 from barnabas.base.config.properties import of_opentelemetry
 from barnabas.base.ids import TopicPartition

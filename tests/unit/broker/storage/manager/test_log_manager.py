@@ -17,10 +17,9 @@ from barnabas.broker.storage import names
 from barnabas.broker.storage.checkpoints import read_offsets, read_partition_metadata
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_dir import LogDirLocked
-from barnabas.broker.storage.manager import CHECKPOINTS
 from barnabas.broker.storage.manager_moves import DuplicateLog
 from barnabas.broker.storage.manager_settings import ManagerSettings
-from barnabas.broker.storage.manager_upkeep import Periodic
+from barnabas.broker.storage.manager_upkeep import CHECKPOINTS, Periodic
 from barnabas.broker.storage.meta_properties import InconsistentMetaProperties
 from barnabas.wire.record_batch import MAGIC_AT
 from tests.unit.broker.storage.manager.manager_support import CONFIG, Broker, append, has_no_descriptor, tp, values

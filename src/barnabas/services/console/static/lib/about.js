@@ -1,10 +1,10 @@
-// What the console says of itself, asked once: whether changes are allowed, who is signed in.
+// Facts about the console, requested once: whether changes are allowed, and the current user.
 import { useEffect, useState } from "./dom.js";
 import { get } from "./api.js";
 
 let asked = null;
 
-// Another user may be allowed other things.
+// Another user may have other rights.
 addEventListener("console-session", () => {
   asked = null;
 });

@@ -1,4 +1,4 @@
-// The HTTP API from the page: one question, a change, and what moves.
+// The HTTP API for pages: GETs, changes, and live answers.
 import { useEffect, useState, useCallback, useRef } from "./dom.js";
 
 export class ApiError extends Error {
@@ -27,7 +27,7 @@ async function answer(response) {
     throw new ApiError(response.status, "NO_JSON", `the console answered ${response.status} without JSON`);
   }
   if (response.status === 401 && document.error?.code === "SIGN_IN") dispatchEvent(new Event("console-signed-out"));
-  if (!response.ok) throw new ApiError(response.status, document.error?.code ?? "ERROR", document.error?.message ?? "it failed");
+  if (!response.ok) throw new ApiError(response.status, document.error?.code ?? "ERROR", document.error?.message ?? "the request failed");
   return document;
 }
 
@@ -35,7 +35,7 @@ async function reach(input, init) {
   try {
     return await fetch(input, init);
   } catch {
-    throw new ApiError(0, "UNREACHABLE", "the console does not answer; is it still running?");
+    throw new ApiError(0, "UNREACHABLE", "the console does not answer: is it still running?");
   }
 }
 
@@ -51,7 +51,7 @@ export async function change(method, path, body) {
   return document;
 }
 
-// One stream for the whole page, since a browser allows few connections: it is opened anew when what is watched changes.
+// One stream for the whole page, because a browser allows few connections. It is reopened when the watched paths change.
 const watched = new Map();
 let stream = null;
 let opening = 0;
@@ -85,7 +85,7 @@ export function watch(path, tell) {
   };
 }
 
-/** { data, error, reload } of one GET. `path` null asks nothing. */
+/** { data, error, reload } of one GET. With `path` null it sends no request. */
 export function useGet(path) {
   const [state, setState] = useState({ data: null, error: null, path: null });
   const [round, setRound] = useState(0);
@@ -106,7 +106,7 @@ export function useGet(path) {
   return { data: state.data, error: state.error, isOld: state.path !== path, reload };
 }
 
-/** As useGet, and again whenever the answer changes. While a new path is asked for, the old answer stays. */
+/** Like useGet, but updates whenever the answer changes. While a new path loads, the old answer stays. */
 export function useLive(path) {
   const first = useGet(path);
   const [state, setState] = useState({ data: null, error: null, path: null });

@@ -1,10 +1,10 @@
-// A chart over time. Next to it stands what it says as text, for those who do not see it.
+// A chart over time, with a text alternative for screen readers.
 import uPlot from "../vendor/uplot.js";
 import { html, useEffect, useRef } from "./dom.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A minute at least: the first points would have an axis of days, and then one of milliseconds. */
+/** At least a minute: else the first points would have an axis of days, or of milliseconds. */
 function show(plot, data) {
   if (!plot) return;
   plot.setData(data);
@@ -22,7 +22,7 @@ export function Chart({ at, series, format, says, height = 180 }) {
   useEffect(() => {
     const build = () => {
       plot.current?.destroy();
-      // The page may have gone before its effects ran.
+      // The page may have been closed before its effects run.
       if (!place.current) return;
       const grid = { stroke: color("--line"), width: 1 };
       const axis = { stroke: color("--quiet"), grid, ticks: grid, font: "12px system-ui, sans-serif" };

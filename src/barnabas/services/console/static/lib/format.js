@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them.
+// Readable numbers, sizes and times.
 const plain = new Intl.NumberFormat("en-US");
 const short = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 

@@ -1,14 +1,14 @@
-// What the pages of the inside share: links to the explanations, brokers that say nothing, a choice of broker.
+// Shared parts of the pages under Inside: links to explanations, unavailable brokers, a choice of broker.
 import { html } from "./dom.js";
 import { useLive } from "./api.js";
 import { Choice, Problem } from "./parts.js";
 
-/** A word of Kafka's, with a link to its explanation: <${Term} to="purgatory">purgatory<//>. */
+/** A technical term with a link to its explanation: <${Term} to="purgatory">purgatory<//>. */
 export function Term({ to, children }) {
   return html`<a class="term" href=${`/docs/inside#${to}`} title="What is this?">${children}</a>`;
 }
 
-/** Brokers that do not show their inside, and why. `rows`: [{ broker, error }]. */
+/** Brokers without internal views, and why. `rows`: [{ broker, error }]. */
 export function Silent({ rows }) {
   const silent = (rows ?? []).filter((each) => each.error);
   if (!silent.length) return null;
@@ -17,12 +17,12 @@ export function Silent({ rows }) {
   </div>`;
 }
 
-/** How to get to see something, where no broker shows its inside. */
+/** How to enable the internal views if no broker offers them. */
 export function NoInside({ error }) {
   return html`<${Problem} error=${error} />
     <p>
-      Brokers of barnabas show their inside when <code>barnabas.inside.enable=true</code> and <code>barnabas.metrics.port</code> are set.
-      <code>barnabas up --console</code> does that. <a href="/docs/metrics#the-inside-as-json">How it works</a>
+      Brokers of barnabas offer these internal views when <code>barnabas.inside.enable=true</code> and <code>barnabas.metrics.port</code> are set.
+      <code>barnabas up --console</code> sets both. <a href="/docs/metrics#the-inside-as-json">How it works</a>
     </p>`;
 }
 

@@ -1,4 +1,4 @@
-// JSON laid out for reading, without parsing it: numbers keep every digit.
+// Indent JSON without parsing it, so that numbers keep every digit.
 export function pretty(text) {
   let out = "";
   let depth = 0;

@@ -1,7 +1,7 @@
-// The Markdown of our own pages, as elements: headings with anchors, paragraphs, lists, tables, code. Text never becomes markup.
+// Render the Markdown of our own pages as elements: headings with anchors, paragraphs, lists, tables, code. Text never becomes markup.
 import { html } from "./dom.js";
 
-/** As GitHub makes them. */
+/** Anchors like GitHub's. */
 export const anchor = (text) =>
   text
     .toLowerCase()
@@ -11,7 +11,7 @@ export const anchor = (text) =>
 
 const INLINE = /`([^`]+)`|\*\*([^*]+)\*\*|\*([^*]+)\*|\[([^\]]+)\]\(([^)\s]+)\)/g;
 
-/** `link(target)` gives the address of a link, or null for one that leads nowhere. */
+/** `link(target)` returns the address of a link, or null if there is no such page. */
 function inline(text, link) {
   const parts = [];
   let at = 0;
@@ -46,7 +46,7 @@ export function Markdown({ text, link }) {
       const code = [];
       for (at += 1; at < lines.length && !lines[at].startsWith("```"); at += 1) code.push(lines[at]);
       at += 1;
-      // A diagram needs a program to draw it; the text around it says the same.
+      // Drawing a diagram would need a library; the text around it says the same.
       if (!line.startsWith("```mermaid")) out.push(html`<pre class="data" tabindex="0">${code.join("\n")}</pre>`);
     } else if (/^#{1,4} /.test(line)) {
       const level = line.indexOf(" ");

@@ -1,4 +1,4 @@
-// The parts that pages are made of.
+// Components of the pages.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./dom.js";
 
 export function Problem({ error }) {
@@ -72,7 +72,7 @@ export function Check({ label, checked, onChange }) {
   return html`<label class="check"><input type="checkbox" checked=${checked} onChange=${(event) => onChange(event.currentTarget.checked)} />${label}</label>`;
 }
 
-/** Text that is passed on when typing pauses. */
+/** A search field that reports its text when the user stops typing. */
 export function Search({ label, value, onChange, placeholder = "Search" }) {
   const [text, setText] = useState(value);
   const timer = useRef(0);
@@ -113,7 +113,7 @@ export function Dialog({ title, onClose, onSubmit, submit = "OK", danger = false
   </dialog>`;
 }
 
-/** [run, busy, error]: carries a change out, and keeps what went wrong. */
+/** [run, busy, error]: carries out a change, and keeps its error. */
 export function useAction(action) {
   const [state, setState] = useState({ busy: false, error: null });
   const run = async (...args) => {
@@ -133,8 +133,8 @@ export function useAction(action) {
 const ROW = 37;
 
 /**
- * A table of any length: only rows in sight are in the document, and only those (with some around them) are asked for.
- * columns: [{ id, label, sort?, number?, render(row), wide? }]; onWindow(start, count) when other rows come into sight.
+ * A table of any length: only visible rows (and some around them) are in the document and requested.
+ * columns: [{ id, label, sort?, number?, render(row), wide? }]; onWindow(start, count) when other rows become visible.
  */
 export function Table({ label, columns, rows, total = rows.length, start = 0, sort, descending, onSort, onWindow, keyOf, empty = "Nothing here." }) {
   const frame = useRef(null);

@@ -1,4 +1,4 @@
-// Pages by path, with the browser's history. A link is an ordinary <a href>: the router takes the click.
+// Pages by path, with the browser's history. Links are ordinary <a href>: the router handles the clicks.
 import { useEffect, useState } from "./dom.js";
 
 export function go(path, { replace = false } = {}) {
@@ -45,7 +45,7 @@ export function match(pattern, path) {
   return found;
 }
 
-/** What a page keeps in its address: [values, set]. Values that equal the default are left out of it. */
+/** State that a page keeps in its address: [values, set]. Default values are left out. */
 export function useQuery(defaults) {
   const { query } = useLocation();
   const given = new URLSearchParams(query);

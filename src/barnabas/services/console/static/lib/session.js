@@ -1,4 +1,4 @@
-// Who I am, and the token that changes need. Asked once, and again after signing in or out.
+// The current user, and the token that changes need. Requested once, and again after signing in or out.
 import { useEffect, useState } from "./dom.js";
 import { changeHeaders, change, get } from "./api.js";
 

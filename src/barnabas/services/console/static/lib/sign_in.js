@@ -1,4 +1,4 @@
-// The form for those who have to sign in.
+// The sign-in form.
 import { html, useEffect, useState } from "./dom.js";
 import { Field, Problem, Tabs } from "./parts.js";
 import { signIn } from "./session.js";

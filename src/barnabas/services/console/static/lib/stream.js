@@ -1,7 +1,7 @@
-// Event streams that a page opens and closes by itself: searches and tails.
+// Event streams of a single page: searches and tails.
 import { ApiError, get } from "./api.js";
 
-/** handlers by event name; returns a function that stops it. The end of a search closes it. */
+/** `handlers`: by event name. Returns a function that stops the stream. The end of a search closes it, too. */
 export function open(path, handlers) {
   const stream = new EventSource(path);
   let isOver = false;
@@ -24,7 +24,7 @@ export function open(path, handlers) {
   stream.onerror = async () => {
     if (isOver || stream.readyState !== EventSource.CLOSED) return;
     stop();
-    // A browser does not tell why: an ordinary request does.
+    // A failed stream has no reason: an ordinary request gets it.
     try {
       await get(path);
     } catch (error) {

@@ -1,4 +1,4 @@
-// Who may do what.
+// Access control lists.
 import { html, useState } from "../lib/dom.js";
 import { change, url, useGet } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
@@ -51,8 +51,8 @@ function View() {
   ];
   return html`<${Heading} title="ACLs">${data && about.readWrite && html`<button type="button" class="primary" onClick=${() => setOpen("add")}>Add entry…</button>`}<//>
     <div class="tools"><${Search} label="Search" value=${query.search} placeholder="Name, principal, resource" onChange=${(search) => set({ search })} /><span class="quiet" role="status">${data ? plural(data.total, "entry", "entries") : ""}</span></div>
-    ${error?.code === "SECURITY_DISABLED" ? html`<p class="notice">This cluster has no authorizer: everybody may do everything.</p>` : html`<${Problem} error=${error} />`}
-    ${data ? html`<${Table} label="ACLs" columns=${columns} rows=${data.acls} keyOf=${(row) => JSON.stringify(row)} empty=${query.search ? "No entry is like this." : "There are no entries."} />` : !error && html`<${Loading} />`}
+    ${error?.code === "SECURITY_DISABLED" ? html`<p class="notice">This cluster has no authorizer: every client may do everything.</p>` : html`<${Problem} error=${error} />`}
+    ${data ? html`<${Table} label="ACLs" columns=${columns} rows=${data.acls} keyOf=${(row) => JSON.stringify(row)} empty=${query.search ? "No entry matches." : "There are no entries."} />` : !error && html`<${Loading} />`}
     ${open === "add" && html`<${Add} words=${data.words} onClose=${() => setOpen(null)} />`}
     ${open && open !== "add" && html`<${Remove} acl=${open} onClose=${() => setOpen(null)} />`}`;
 }

@@ -1,4 +1,4 @@
-// A page of the documentation. Terms of other pages lead to its headings.
+// A page of the documentation. Terms on other pages link to its headings.
 import { html, useEffect } from "../lib/dom.js";
 import { url, useGet } from "../lib/api.js";
 import { Loading, Problem } from "../lib/parts.js";

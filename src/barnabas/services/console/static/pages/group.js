@@ -1,4 +1,4 @@
-// One group: lag, why it grows, members, resets.
+// One group: lag, causes of its growth, members, resets.
 import { html, useMemo, useState } from "../lib/dom.js";
 import { change, get, url, useLive } from "../lib/api.js";
 import { go, useQuery } from "../lib/router.js";
@@ -11,11 +11,11 @@ import { STATE_KIND } from "./groups.js";
 const TITLES = {
   "records-lost": "Records were lost",
   "retention-near": "Retention is near",
-  "no-members": "Nobody reads",
-  "rebalance-loop": "Rebalances in a row",
+  "no-members": "No members",
+  "rebalance-loop": "Repeated rebalances",
   "open-transaction": "An open transaction",
   "member-does-not-poll": "A member does not poll",
-  "partition-stands-still": "A partition stands still",
+  "partition-stands-still": "A partition makes no progress",
   "hot-partition": "A hot partition",
   "slower-than-producers": "Slower than its producers",
 };
@@ -26,9 +26,9 @@ const columns = [
   { id: "committed", label: "Committed", number: true, render: (row) => count(row.committed) },
   { id: "end", label: "End", number: true, render: (row) => count(row.end) },
   { id: "lag", label: "Lag", number: true, render: (row) => (row.lag > 0 ? html`<strong>${count(row.lag)}</strong>` : count(row.lag)) },
-  { id: "produced", label: "Arrives", number: true, render: (row) => rate(row.produced) },
+  { id: "produced", label: "Written", number: true, render: (row) => rate(row.produced) },
   { id: "consumed", label: "Read", number: true, render: (row) => rate(row.consumed) },
-  { id: "client", label: "Member", wide: true, render: (row) => (row.client === null ? html`<em class="quiet">nobody</em>` : html`<span title=${row.member}>${row.client}</span>`) },
+  { id: "client", label: "Member", wide: true, render: (row) => (row.client === null ? html`<em class="quiet">none</em>` : html`<span title=${row.member}>${row.client}</span>`) },
 ];
 
 const memberColumns = [
@@ -70,11 +70,11 @@ function Lag({ group, data }) {
   }, [data.history, parts, topic]);
   return html`<section class="panel">
     <div class="row spread"><h2>Lag of the last hour</h2>
-      <${Choice} label="Of" value=${topic} options=${[["", "all partitions together"], ...topics.map((each) => [each, `${each}, by partition`])]} onChange=${setTopic} />
+      <${Choice} label="Show" value=${topic} options=${[["", "all partitions together"], ...topics.map((each) => [each, `${each}, by partition`])]} onChange=${setTopic} />
     </div>
     ${wanted.at.length > 1
       ? html`<${Chart} at=${wanted.at} series=${wanted.series} format=${(n) => count(Math.round(n))} says=${`Lag: ${count(data.lag)} now, ${count(data.history.lag[0] ?? 0)} when the history begins.`} />`
-      : html`<p class="quiet">It is drawn from the moment somebody first looks at the group: a point every ten seconds.</p>`}
+      : html`<p class="quiet">The chart begins when this page is first opened: it gets a point every ten seconds.</p>`}
   </section>`;
 }
 
@@ -96,10 +96,10 @@ function Reset({ group, data, onClose }) {
     onClose();
   });
   return html`<${Dialog} title=${`Reset offsets of ${group}`} onClose=${onClose} onSubmit=${run} busy=${busy || preview?.isActive} error=${error} submit=${preview ? `Reset ${plural(preview.offsets.length, "partition")}` : "Preview"} danger=${!!preview}>
-    <${Choice} label="Topic" value=${form.topic} options=${[["", "all that it has committed"], ...topics, ["?", "another"]]} onChange=${(topic) => set({ topic })} />
+    <${Choice} label="Topic" value=${form.topic} options=${[["", "all committed topics"], ...topics, ["?", "another topic"]]} onChange=${(topic) => set({ topic })} />
     ${form.topic === "?" && html`<${Field} label="Name of the topic" value=${form.other} required onInput=${(event) => set({ other: event.currentTarget.value })} />`}
-    ${form.topic && html`<${Field} label="Partitions" hint="0,1,2; empty for all" value=${form.partitions} onInput=${(event) => set({ partitions: event.currentTarget.value })} />`}
-    <${Choice} label="To" value=${form.to} options=${[["earliest", "the oldest record"], ["latest", "the end"], ["offset", "an offset"], ["time", "a time"], ["shift", "so many records on (or back, with a minus)"]]} onChange=${(to) => set({ to, value: "" })} />
+    ${form.topic && html`<${Field} label="Partitions" hint="For example 0,1,2. Leave empty for all partitions" value=${form.partitions} onInput=${(event) => set({ partitions: event.currentTarget.value })} />`}
+    <${Choice} label="To" value=${form.to} options=${[["earliest", "the oldest record"], ["latest", "the end"], ["offset", "an offset"], ["time", "a time"], ["shift", "forward by a number of records (negative: back)"]]} onChange=${(to) => set({ to, value: "" })} />
     ${(form.to === "offset" || form.to === "shift") && html`<${Field} label=${form.to === "offset" ? "Offset" : "Records"} type="number" required value=${form.value} onInput=${(event) => set({ value: event.currentTarget.value })} />`}
     ${form.to === "time" && html`<${Field} label="Time" type="datetime-local" step="1" required value=${form.value} onInput=${(event) => set({ value: event.currentTarget.value })} />`}
     ${preview &&
@@ -116,7 +116,7 @@ function Delete({ group, onClose }) {
     go("/groups");
   });
   return html`<${Dialog} title=${`Delete ${group}?`} onClose=${onClose} onSubmit=${run} submit="Delete" danger=${true} busy=${busy} error=${error}>
-    <p>Its committed offsets are gone then. Only a group without members can be deleted.</p>
+    <p>This deletes its committed offsets. Only a group without members can be deleted.</p>
   <//>`;
 }
 
@@ -136,7 +136,7 @@ function View({ group }) {
               ["State", html`<${Badge} kind=${STATE_KIND[data.state] ?? "plain"}>${data.state}<//>`],
               ["Lag", count(data.lag)],
               ["Members", count(data.members.length)],
-              ["Arrives", rate(data.produced)],
+              ["Written", rate(data.produced)],
               ["Read", rate(data.consumed)],
               ["Protocol", data.type === "Consumer" ? "consumer (KIP-848)" : data.protocol || "classic"],
               ["Assignor", data.assignor || "–"],
@@ -148,7 +148,7 @@ function View({ group }) {
           <${Tabs} label="Group" tabs=${[["lag", "Lag"], ["members", `Members (${data.members.length})`]]} current=${tab} onChange=${(next) => set({ tab: next })} />
           ${tab === "lag" &&
           html`<${Lag} group=${group} data=${data} />
-            <${Table} label="Lag by partition" columns=${columns} rows=${data.partitions} keyOf=${(row) => `${row.topic}-${row.partition}`} empty="The group has committed nothing and is assigned nothing." />`}
+            <${Table} label="Lag by partition" columns=${columns} rows=${data.partitions} keyOf=${(row) => `${row.topic}-${row.partition}`} empty="The group has no committed offsets and no assigned partitions." />`}
           ${tab === "members" && html`<${Table} label="Members" columns=${memberColumns} rows=${data.members} keyOf=${(row) => row.id} empty="The group has no members." />`}
           ${open === "reset" && html`<${Reset} group=${group} data=${data} onClose=${close} />`}
           ${open === "delete" && html`<${Delete} group=${group} onClose=${close} />`}`

@@ -1,4 +1,4 @@
-// All groups: searched, sorted and cut to what is in sight by the server.
+// All groups. The server searches and sorts them and returns the visible rows.
 import { html, useState } from "../lib/dom.js";
 import { url, useLive } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
@@ -28,7 +28,7 @@ function View() {
       <span class="quiet" role="status">${data ? plural(data.total, "group") : ""}</span>
     </div>
     <${Problem} error=${error} />
-    ${data && data.lagKnown < data.lagOf && html`<p class="notice">The lag of ${count(data.lagKnown)} of ${plural(data.lagOf, "group")} is known so far: they are asked a few at a time.</p>`}
+    ${data && data.lagKnown < data.lagOf && html`<p class="notice">The lag of ${count(data.lagKnown)} of ${plural(data.lagOf, "group")} is known so far: the console reads a few groups at a time.</p>`}
     ${data
       ? html`<${Table}
           label="Groups"
@@ -41,7 +41,7 @@ function View() {
           onSort=${(sort, down) => set({ sort, descending: down ? "1" : "" })}
           onWindow=${(start, rows) => setSeen({ start, count: rows })}
           keyOf=${(row) => row.group}
-          empty=${query.search || query.state ? "No group is like this." : "There are no groups yet."}
+          empty=${query.search || query.state ? "No group matches." : "There are no groups yet."}
         />`
       : !error && html`<${Loading} />`}`;
 }

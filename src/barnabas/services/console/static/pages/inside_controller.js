@@ -1,4 +1,4 @@
-// What controllers decided, newest first, and why.
+// Decisions of controllers with their reasons, the newest first.
 import { html, useState } from "../lib/dom.js";
 import { url, useLive } from "../lib/api.js";
 import { count, plural, time } from "../lib/format.js";
@@ -26,7 +26,7 @@ function kindOf({ what, details }) {
   return KINDS[what] ?? "plain";
 }
 
-/** In one sentence. */
+/** Describe a decision in one sentence. */
 function sentence({ what, details }) {
   switch (what) {
     case "leaders elected":
@@ -38,7 +38,7 @@ function sentence({ what, details }) {
     case "replicas left the ISR":
       return `broker ${details.broker} left the ISR of ${plural(details.count, "partition")}`;
     case "brokers changed":
-      return [details.came.length && `${brokers(details.came)} came`, details.went.length && `${brokers(details.went)} went`, details.bounced.length && `${brokers(details.bounced)} returned before anybody looked`].filter(Boolean).join(", ");
+      return [details.came.length && `${brokers(details.came)} joined`, details.went.length && `${brokers(details.went)} left`, details.bounced.length && `${brokers(details.bounced)} restarted`].filter(Boolean).join(", ");
     case "broker counts as gone":
     case "broker answers again":
     case "broker is shutting down":
@@ -46,7 +46,7 @@ function sentence({ what, details }) {
     case "took over as controller":
       return `took over: ${plural(details.brokers.length, "broker")}, ${plural(details.topics, "topic")}, ${plural(details.partitions, "partition")}`;
     case "controller changed":
-      return details.broker < 0 ? "nobody is controller" : `broker ${details.broker} is controller`;
+      return details.broker < 0 ? "there is no controller" : `broker ${details.broker} is controller`;
     case "topics are being deleted":
       return `deleting ${list(details.topics)}${details.count > details.topics.length ? ` and ${details.count - details.topics.length} more` : ""}`;
     case "reassignment began":
@@ -91,13 +91,13 @@ function View() {
   const { data, error } = useLive("/api/inside/controller");
   const decisions = (data?.decisions ?? []).filter((each) => !hidesIsr || each.what !== "ISR changed");
   return html`<${Heading} title="Controller" />
-    <p class="quiet">What the <${Term} to="the-controller">controller<//> decided, and what led to it: <${Term} to="an-election">elections<//>, <${Term} to="the-isr-shrinks-and-grows">changes of ISRs<//>, brokers that come and go. Each broker remembers its own time as controller.</p>
+    <p class="quiet">What the <${Term} to="the-controller">controller<//> decided, and why: <${Term} to="an-election">elections<//>, <${Term} to="the-isr-shrinks-and-grows">changes of ISRs<//>, brokers that join and leave. Each broker remembers its own time as controller.</p>
     ${error && html`<${NoInside} error=${error} />`}
     <${Silent} rows=${data?.silent} />
     ${data
-      ? html`<${Figures} items=${[["Controller", data.controller === null ? "nobody" : `broker ${data.controller}`, data.controller === null ? "bad" : ""], ["Epoch", count(data.epoch)], ["Decisions", count(data.decisions.length)]]} />
+      ? html`<${Figures} items=${[["Controller", data.controller === null ? "none" : `broker ${data.controller}`, data.controller === null ? "bad" : ""], ["Epoch", count(data.epoch)], ["Decisions", count(data.decisions.length)]]} />
           <div class="tools"><${Check} label="Without changes of ISRs" checked=${hidesIsr} onChange=${setHidesIsr} /></div>
-          ${decisions.length ? html`<ol class="timeline">${decisions.map((each) => html`<${Decision} key=${`${each.broker}/${each.at_ms}/${each.what}`} decision=${each} />`)}</ol>` : html`<p class="quiet empty">Nothing was decided yet.</p>`}`
+          ${decisions.length ? html`<ol class="timeline">${decisions.map((each) => html`<${Decision} key=${`${each.broker}/${each.at_ms}/${each.what}`} decision=${each} />`)}</ol>` : html`<p class="quiet empty">There are no decisions yet.</p>`}`
       : !error && html`<${Loading} />`}`;
 }
 

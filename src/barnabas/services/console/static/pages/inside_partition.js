@@ -1,4 +1,4 @@
-// One partition from the inside: its replicas side by side as they move, followers, epochs, segments, producers.
+// Internal state of one partition: its replicas side by side, followers, epochs, segments, producers.
 import { html, useState } from "../lib/dom.js";
 import { url, useLive } from "../lib/api.js";
 import { count, duration, size } from "../lib/format.js";
@@ -11,7 +11,7 @@ const TABS = [
   ["producers", "Producers"],
 ];
 
-/** Offsets that the pictures span: all logs together, or their last part where the ends would not be told apart. */
+/** The range of offsets in the bars: of all logs together, or only their last part, so that their ends can be distinguished. */
 function span(logs, isNear) {
   const ends = logs.map((log) => log.log_end);
   const last = Math.max(...ends, 1);
@@ -38,7 +38,7 @@ function Bar({ replica, from, to }) {
 
 function Lag({ follower, leadership }) {
   if (!follower) return html`<span class="quiet">the leader</span>`;
-  if (follower.lag_records === null) return html`<span class="quiet">not heard from yet</span>`;
+  if (follower.lag_records === null) return html`<span class="quiet">has not fetched yet</span>`;
   const share = leadership.lag_time_max_ms ? (follower.lag_ms ?? Infinity) / leadership.lag_time_max_ms : 0;
   const kind = follower.lag_records === 0 ? "good" : share > 0.5 ? "bad" : "warn";
   return html`<${Badge} kind=${kind}>${follower.lag_records === 0 ? "caught up" : `${count(follower.lag_records)} records`}<//>
@@ -60,7 +60,7 @@ function Replica({ replica, data, leadership, from, to }) {
   const follower = leadership?.followers.find((each) => each.broker === replica.broker);
   return html`<section class="replica">
     ${title}
-    <div class="lag">${leadership ? html`<${Lag} follower=${follower} leadership=${leadership} />` : html`<span class="quiet">nobody leads</span>`}</div>
+    <div class="lag">${leadership ? html`<${Lag} follower=${follower} leadership=${leadership} />` : html`<span class="quiet">no leader</span>`}</div>
     <${Bar} replica=${replica} from=${from} to=${to} />
     <dl class="offsets">
       <div><dt><${Term} to="log-start-and-log-end">Log start<//></dt><dd>${count(log.log_start)}</dd></div>
@@ -128,7 +128,7 @@ function Segments({ path }) {
     { id: "time", label: "Time index", number: true, render: (row) => size(file(row, ".timeindex")) },
     { id: "txn", label: "Transaction index", number: true, render: (row) => size(file(row, ".txnindex")) },
   ];
-  return html`<p class="quiet">A partition is a folder of <${Term} to="segments-on-disk">segments<//>; the newest are first. The index of the active one is made longer than it needs to be.</p>
+  return html`<p class="quiet">A partition is a folder of <${Term} to="segments-on-disk">segments<//>; the newest are first. The index of the active one is preallocated.</p>
     <div class="replicas">
       ${data.replicas.map(
         (each) => html`<section key=${each.broker} class="replica">
@@ -146,7 +146,7 @@ function Producers({ path }) {
   const { data, error } = useLive(`${path}/producers`);
   if (!data) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
   if (!data.view) return html`<${Silent} rows=${[data]} />`;
-  return html`<p class="quiet">What the leader's log knows of <${Term} to="producers-and-transactions">producers<//>: so it recognizes what is sent twice, and what is missing.</p>
+  return html`<p class="quiet">State of <${Term} to="producers-and-transactions">producers<//> in the leader's log, by which it recognizes duplicate and missing batches.</p>
     <${Table}
       label="Producers"
       rows=${data.view.producers}
@@ -174,9 +174,9 @@ function View({ topic, partition }) {
   return html`<${Heading} title=${`${topic}, partition ${partition}`} crumbs=${[["Partitions", "/inside/partitions"], [topic, url("/topics", [topic])]]} />
     ${error && html`<${NoInside} error=${error} />`}
     ${data
-      ? html`<${Tabs} label="What to see" tabs=${TABS} current=${tab} onChange=${setTab} />
+      ? html`<${Tabs} label="View" tabs=${TABS} current=${tab} onChange=${setTab} />
           ${tab === "replicas" && html`<${Replicas} data=${data} />`}${tab === "segments" && html`<${Segments} path=${path} />`}${tab === "producers" && html`<${Producers} path=${path} />`}`
       : !error && html`<${Loading} />`}`;
 }
 
-export const page = { path: "/inside/partitions/:topic/:partition", title: "Partition from the inside", View };
+export const page = { path: "/inside/partitions/:topic/:partition", title: "Partition: internal view", View };

@@ -1,4 +1,4 @@
-// Which partition to look into.
+// Choice of a partition for its internal view.
 import { html, useState } from "../lib/dom.js";
 import { url, useLive } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
@@ -25,7 +25,7 @@ function View() {
   const [seen, setSeen] = useState({ start: 0, count: 100 });
   const { data, error } = useLive(url("/api/topics", [], { search: query.search, internal: query.internal, ...seen }));
   const sources = useLive("/api/inside");
-  return html`<${Heading} title="Partitions from the inside" />
+  return html`<${Heading} title="Partitions: internal view" />
     <p class="quiet">Choose a topic, then a partition: its replicas side by side, with <${Term} to="the-high-watermark">high watermark<//>, <${Term} to="leader-epochs">leader epochs<//> and the lag of each follower, as they move.</p>
     ${sources.error || (sources.data && !sources.data.isAvailable) ? html`<${NoInside} error=${sources.error} />` : null}
     <${Silent} rows=${sources.data?.brokers} />

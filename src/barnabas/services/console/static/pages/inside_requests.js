@@ -1,4 +1,4 @@
-// The way of requests through a broker: how long each stage took.
+// Requests in a broker: how long each stage took.
 import { html } from "../lib/dom.js";
 import { url, useLive } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
@@ -7,17 +7,17 @@ import { Choice, Heading, Loading, Table } from "../lib/parts.js";
 import { BrokerChoice, NoInside, Silent, Term } from "../lib/inside.js";
 
 export const STAGES = [
-  ["queue_ms", "queue", "It has arrived, and its connection may not start it yet."],
+  ["queue_ms", "queue", "It waits until its connection may start it."],
   ["local_ms", "local", "The handler runs: it checks, reads, writes."],
-  ["remote_ms", "remote", "It waits for others: replicas, data, members of a group."],
-  ["response_queue_ms", "response queue", "Answers before it on the same connection go first."],
-  ["throttle_ms", "throttle", "After the answer, nothing is read from a client that is over its quota."],
+  ["remote_ms", "remote", "It waits for replicas, data, or members of a group."],
+  ["response_queue_ms", "response queue", "It waits for earlier answers on the same connection."],
+  ["throttle_ms", "throttle", "After the answer, the broker reads nothing from a client that is over its quota."],
 ];
 
-/** Brokers tell whole milliseconds; an average has a digit more. */
+/** Brokers report whole milliseconds; averages get one more digit. */
 export const ms = (value) => (Number.isInteger(value) || value >= 100 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`);
 
-/** Stages as one bar. `most`: what the whole width stands for; a bar that is alone has itself. */
+/** Stages as one bar. `most`: the time of the whole width; without it, the bar fills the width. */
 export function Stages({ row, most }) {
   const all = STAGES.reduce((sum, [stage]) => sum + (row[stage] ?? 0), 0);
   let at = 0;
@@ -63,7 +63,7 @@ function View() {
   const most = Math.max(...rows.map((row) => row.total_ms + row.throttle_ms), 0.001);
   const stages = (wide) => ({ id: "stages", label: "Stages", render: (row) => html`<${Stages} row=${row} most=${wide(row)} />` });
   return html`<${Heading} title="Requests" />
-    <p class="quiet">The last requests of each kind with the <${Term} to="the-stages-of-a-request">stages<//> of their way. Brokers keep them only while somebody looks at this page.</p>
+    <p class="quiet">The last requests of each kind with their <${Term} to="the-stages-of-a-request">stages<//>. Brokers record them only while this page is open.</p>
     ${error && html`<${NoInside} error=${error} />`}
     <${Silent} rows=${data?.brokers} />
     ${data
@@ -97,7 +97,7 @@ function View() {
               { id: "at", label: "Answered", render: (row) => time(row.at_ms).slice(11) },
               { id: "api", label: "Request", render: (row) => html`${row.api} <span class="quiet">v${row.version}</span>` },
               { id: "broker", label: "Broker", number: true, render: (row) => row.broker },
-              { id: "who", label: "Who", wide: true, render: (row) => html`${row.client_id || "(no name)"} <span class="quiet">${row.host}</span>` },
+              { id: "who", label: "Client", wide: true, render: (row) => html`${row.client_id || "(no name)"} <span class="quiet">${row.host}</span>` },
               { id: "bytes", label: "Size", number: true, render: (row) => size(row.request_bytes) },
               { id: "total", label: "Total", number: true, render: (row) => ms(row.total_ms) },
               stages(() => most),

@@ -1,4 +1,4 @@
-// The purgatory: requests that wait, who sent them, what for, since when.
+// The purgatory: waiting requests with their clients, conditions and times.
 import { html } from "../lib/dom.js";
 import { url, useLive } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
@@ -56,11 +56,11 @@ function View() {
             label="Waiting requests"
             rows=${shown}
             keyOf=${(row) => row}
-            empty="Nothing waits."
+            empty="No request waits."
             columns=${[
               { id: "api", label: "Request", render: (row) => html`${row.api}${row.version !== undefined && html` <span class="quiet">v${row.version}</span>`}` },
               { id: "what", label: "Waits for", wide: true, render: (row) => html`<${What} row=${row} />` },
-              { id: "who", label: "Who", wide: true, render: (row) => (row.api === "(own)" ? "a coordinator of this broker" : html`<span title=${row.user}>${row.client_id || "(no name)"}</span> <span class="quiet">${row.host}</span>`) },
+              { id: "who", label: "Client", wide: true, render: (row) => (row.api === "(own)" ? "a coordinator of this broker" : html`<span title=${row.user}>${row.client_id || "(no name)"}</span> <span class="quiet">${row.host}</span>`) },
               { id: "broker", label: "At broker", number: true, render: (row) => row.broker },
               { id: "since", label: "Since", number: true, render: (row) => duration(row.waits_ms) },
               { id: "until", label: "At most", number: true, render: (row) => (row.expires_in_ms === null || row.expires_in_ms === undefined || row.expires_in_ms > 2e9 ? "–" : `${duration(row.expires_in_ms)} more`) },

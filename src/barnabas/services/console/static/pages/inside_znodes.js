@@ -1,4 +1,4 @@
-// ZooKeeper's tree: open a branch, choose a znode, see its data, its owner and who watches it.
+// ZooKeeper's tree: open a branch and choose a znode to see its data, its owner and its watchers.
 import { html, useState } from "../lib/dom.js";
 import { url, useGet, useLive } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
@@ -55,7 +55,7 @@ function View() {
   const sources = useLive("/api/inside");
   if (sources.error || (sources.data && !sources.data.isAvailable)) return html`<${Heading} title="Znodes" /><${NoInside} error=${sources.error} />`;
   return html`<${Heading} title="Znodes" />
-    <p class="quiet">What the brokers keep in ZooKeeper. An <${Term} to="membership-ephemeral-znodes">ephemeral<//> znode lives as long as its owner's session. A <${Term} to="watches">watch<//> tells a broker of a change. Credentials are hidden.</p>
+    <p class="quiet">What the brokers keep in ZooKeeper. An <${Term} to="membership-ephemeral-znodes">ephemeral<//> znode lives as long as its owner's session. A <${Term} to="watches">watch<//> notifies a broker of a change. Credentials are hidden.</p>
     <div class="tree-and-detail">
       <nav class="tree panel" aria-label="Znodes"><ul><${Branch} path="/" name="/" chosen=${query.path} choose=${(path) => set({ path })} depth=${0} /></ul></nav>
       <section class="panel detail" aria-live="off"><${Detail} key=${query.path} path=${query.path} /></section>

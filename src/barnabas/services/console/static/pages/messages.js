@@ -1,4 +1,4 @@
-// The messages of a topic: a page of them, a search, or what comes in now.
+// The messages of a topic: a page, a search, or new messages as they arrive.
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { change, get, url } from "../lib/api.js";
 import { open } from "../lib/stream.js";
@@ -119,7 +119,7 @@ function Produce({ topic, partitions, onClose, onDone }) {
     ${!record.noKey && html`<${Field} label="Key" value=${record.key} onInput=${(event) => set({ key: event.currentTarget.value })} />`}
     <${Check} label="Null value (a tombstone)" checked=${record.isNull} onChange=${(isNull) => set({ isNull })} />
     ${!record.isNull && html`<${Field} label="Value"><textarea rows="6" value=${record.value} onInput=${(event) => set({ value: event.currentTarget.value })}></textarea><//>`}
-    <${Field} label="Headers" hint="One a line, name: value"><textarea rows="2" value=${record.headers} onInput=${(event) => set({ headers: event.currentTarget.value })}></textarea><//>
+    <${Field} label="Headers" hint="One per line: name: value"><textarea rows="2" value=${record.headers} onInput=${(event) => set({ headers: event.currentTarget.value })}></textarea><//>
     <${Choice} label="Partition" value=${record.partition} options=${[["", "by the key"], ...Array.from({ length: partitions }, (_, i) => [String(i), String(i)])]} onChange=${(partition) => set({ partition })} />
   <//>`;
 }
@@ -238,7 +238,7 @@ function State({ found, isLive }) {
     return html`<p class="quiet" role="status"><span class="pulse" aria-hidden="true"></span>Live: ${plural(records.length, "record")} shown${skipped ? `, ${count(skipped)} too fast to show` : ""}. New ones come on top.</p>`;
   if (!isSearch) return html`<p class="quiet" role="status">${isBusy ? "Loading…" : plural(records.length, "record")}</p>`;
   return html`<div class="search-state" role="status">
-    ${isBusy && html`<progress aria-label="How far the search is" max="1" value=${progress?.share ?? 0}></progress>`}
+    ${isBusy && html`<progress aria-label="Progress of the search" max="1" value=${progress?.share ?? 0}></progress>`}
     ${(progress || !found.error) && html`<span>${plural(progress?.matches ?? 0, "match", "matches")} in ${plural(progress?.records ?? 0, "record")}, ${size(progress?.bytes ?? 0)}, ${duration(progress?.ms ?? 0)}. ${end ? REASONS[end] : ""}</span>`}
     ${isBusy && html`<button type="button" onClick=${found.end}>Stop</button>`}
     ${progress?.failed > 0 && html`<p class="quiet">The filter could not be evaluated for ${plural(progress.failed, "record")}: ${progress.failure}</p>`}

@@ -51,15 +51,15 @@ function Doctor() {
   const shown = again.data && (!data || again.data.at > data.at) ? again.data : data;
   const kind = { error: "bad", warning: "warn", note: "plain" };
   return html`<section class="panel">
-    <div class="row spread"><h2>What barnabas doctor says</h2><button type="button" disabled=${again.busy || !shown} onClick=${run}>${again.busy ? "Looking…" : "Look again"}</button></div>
+    <div class="row spread"><h2>Findings of barnabas doctor</h2><button type="button" disabled=${again.busy || !shown} onClick=${run}>${again.busy ? "Checking…" : "Check again"}</button></div>
     <${Problem} error=${again.error ?? error} />
     ${shown
-      ? html`${shown.findings.length === 0 && html`<p><${Badge} kind="good">nothing is wrong<//></p>`}
+      ? html`${shown.findings.length === 0 && html`<p><${Badge} kind="good">no problems found<//></p>`}
           <ul class="findings">
             ${shown.findings.map((each, i) => html`<li key=${i}><${Badge} kind=${kind[each.severity]}>${each.severity}<//> <strong>${each.subject}</strong>: ${each.message}${each.means && html`; ${each.means}`}. <span class="quiet">${each.advice}</span></li>`)}
           </ul>
-          <p class="quiet">Looked at ${time(shown.at)}.</p>`
-      : !error && html`<p class="quiet" role="status">It looks at settings, logs, groups and transactions: a few seconds.</p>`}
+          <p class="quiet">Checked at ${time(shown.at)}.</p>`
+      : !error && html`<p class="quiet" role="status">Checking settings, logs, groups and transactions takes a few seconds.</p>`}
   </section>`;
 }
 
@@ -74,7 +74,7 @@ function View() {
   const charts = useMemo(() => {
     if (!data) return null;
     return {
-      throughput: [{ label: "records a second", values: data.charts.rate }],
+      throughput: [{ label: "records per second", values: data.charts.rate }],
       answers: Object.entries(data.charts.answerMs).map(([id, values]) => ({ label: `broker ${id}`, values })),
     };
   }, [data]);
@@ -90,15 +90,15 @@ function View() {
               ["Under-replicated", count(data.underReplicated), data.underReplicated ? "warn" : ""],
               ["Refuse writes", count(data.underMinIsr), data.underMinIsr ? "bad" : ""],
               ["Offline", count(data.offline), data.offline ? "bad" : ""],
-              ["Comes in", rate(data.rate)],
+              ["Written", rate(data.rate)],
               ["On disk", size(data.size)],
             ]}
           />
-          ${data.offline > 0 && html`<div class="problem" role="alert">Without a leader: ${data.offlineSome.join(", ")}${data.offline > data.offlineSome.length ? " and more" : ""}. Nobody can write or read there.</div>`}
+          ${data.offline > 0 && html`<div class="problem" role="alert">Without a leader: ${data.offlineSome.join(", ")}${data.offline > data.offlineSome.length ? " and more" : ""}. They can be neither written nor read.</div>`}
           ${data.underMinIsr > 0 && html`<div class="problem" role="alert"><strong>${data.underMinIsr === 1 ? "1 partition refuses" : `${count(data.underMinIsr)} partitions refuse`} writes</strong> with acks=all: fewer replicas are in sync than min.insync.replicas. ${data.underMinIsrSome.join(", ")}${data.underMinIsr > data.underMinIsrSome.length ? " and more" : ""}.</div>`}
           ${data.underReplicated > 0 && html`<p class="notice">${down(data.brokers)}${plural(data.underReplicated, "partition")} with fewer replicas in sync than there should be: ${data.underReplicatedSome.join(", ")}${data.underReplicated > data.underReplicatedSome.length ? " and more" : ""}.</p>`}
           <div class="grid">
-            <section class="panel"><h2>Throughput</h2><${Chart} at=${data.charts.at} series=${charts.throughput} format=${rate} says=${`${rate(data.rate)} come in.`} /></section>
+            <section class="panel"><h2>Throughput</h2><${Chart} at=${data.charts.at} series=${charts.throughput} format=${rate} says=${`${rate(data.rate)} are written.`} /></section>
             <section class="panel"><h2>Answer time of brokers</h2><${Chart} at=${data.charts.at} series=${charts.answers} format=${(ms) => `${Math.round(ms * 10) / 10} ms`} says=${data.brokers.map((each) => `Broker ${each.id}: ${each.answerMs === null ? "no answer" : `${each.answerMs} ms`}.`).join(" ")} /></section>
             <${Balance} brokers=${data.brokers} />
             <${Doctor} />

@@ -1,4 +1,4 @@
-// Spark queries that report what they do, and their dead letters.
+// Spark queries that report their progress, and their dead letters.
 import { html, useState } from "../lib/dom.js";
 import { change, url, useLive } from "../lib/api.js";
 import { useAbout } from "../lib/about.js";
@@ -38,8 +38,8 @@ function Query({ query }) {
     ${query.error && html`<div class="problem" role="alert">${query.error}</div>`}
     ${progress
       ? html`<div class="pair">
-            <div><strong>${rate(progress.rows_per_second)}</strong> <span class="quiet">rows</span><${Bars} values=${rates} label=${`Rows a second of the last ${plural(rates.length, "batch", "batches")}`} /></div>
-            <div><strong>${duration(progress.batch_ms)}</strong> <span class="quiet">a batch</span><${Bars} values=${times} label=${`Time of the last ${plural(times.length, "batch", "batches")}`} /></div>
+            <div><strong>${rate(progress.rows_per_second)}</strong> <span class="quiet">rows</span><${Bars} values=${rates} label=${`Rows per second of the last ${plural(rates.length, "batch", "batches")}`} /></div>
+            <div><strong>${duration(progress.batch_ms)}</strong> <span class="quiet">per batch</span><${Bars} values=${times} label=${`Time of the last ${plural(times.length, "batch", "batches")}`} /></div>
           </div>
           <dl class="offsets">${facts.map(([label, value]) => html`<div key=${label}><dt>${label}</dt><dd>${value}</dd></div>`)}</dl>
           ${Object.entries(progress.expectations ?? {}).map(
@@ -61,9 +61,9 @@ function Replay({ topic, onClose }) {
   };
   const submit = plan?.dryRun ? "Replay" : "Preview";
   return html`<${Dialog} title=${`Replay ${topic}`} onClose=${onClose} onSubmit=${plan && !plan.dryRun ? undefined : run} submit=${submit} busy=${busy} error=${error}>
-    <p>Each letter goes back to the topic that it came from, once. What was replayed before is not sent again.</p>
-    <${Field} label="To another topic" value=${to} onInput=${edit(setTo)} hint="Empty: to where each came from." />
-    <${Field} label="At most" type="number" min="1" value=${limit} onInput=${edit(setLimit)} hint="Empty: all." />
+    <p>Each letter is sent back once to its original topic. Letters that were replayed before are not sent again.</p>
+    <${Field} label="To another topic" value=${to} onInput=${edit(setTo)} hint="Leave empty for the original topics" />
+    <${Field} label="At most" type="number" min="1" value=${limit} onInput=${edit(setLimit)} hint="Leave empty for all" />
     ${plan &&
     html`<div role="status">
       <p>${plural(plan.read, "letter")} read. ${plan.dryRun ? "It would send:" : "Sent:"}</p>

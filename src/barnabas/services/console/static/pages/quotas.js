@@ -1,4 +1,4 @@
-// How much clients may use.
+// Limits for clients.
 import { html, useState } from "../lib/dom.js";
 import { change, useGet } from "../lib/api.js";
 import { useAbout } from "../lib/about.js";
@@ -30,13 +30,13 @@ function Edit({ row, onClose }) {
   });
   return html`<${Dialog} title=${row ? `Quotas of ${entityText(row.entity)}` : "Set a quota"} onClose=${onClose} onSubmit=${run} submit="Set" busy=${busy} error=${error}>
     ${!row &&
-    html`<${Choice} label="Of" value=${kind} options=${[["user", "a user"], ["client-id", "a client id"], ["ip", "an address"]]} onChange=${setKind} />
-      <label class="check"><input type="checkbox" checked=${isDefault} onChange=${(event) => setDefault(event.currentTarget.checked)} />All that have none of their own (the default)</label>
+    html`<${Choice} label="For" value=${kind} options=${[["user", "a user"], ["client-id", "a client id"], ["ip", "an address"]]} onChange=${setKind} />
+      <label class="check"><input type="checkbox" checked=${isDefault} onChange=${(event) => setDefault(event.currentTarget.checked)} />Default: for all without a quota of their own</label>
       ${!isDefault && html`<${Field} label="Name" required value=${name} onInput=${(event) => setName(event.currentTarget.value)} />`}
-      ${kind === "user" && html`<${Field} label="Only with this client id" hint="May stay empty" value=${second} onInput=${(event) => setSecond(event.currentTarget.value)} />`}`}
+      ${kind === "user" && html`<${Field} label="Only with this client id" hint="Optional" value=${second} onInput=${(event) => setSecond(event.currentTarget.value)} />`}`}
     ${Object.entries(SHOWN)
       .filter(([key]) => (key === "connection_creation_rate") === ((row ? "ip" in row.entity : kind === "ip")))
-      .map(([key, [label]]) => html`<${Field} key=${key} label=${`${label} (${key})`} type="number" step="any" min="0" hint="Empty: no limit" value=${values[key]} onInput=${(event) => setValues({ ...values, [key]: event.currentTarget.value })} />`)}
+      .map(([key, [label]]) => html`<${Field} key=${key} label=${`${label} (${key})`} type="number" step="any" min="0" hint="Leave empty for no limit" value=${values[key]} onInput=${(event) => setValues({ ...values, [key]: event.currentTarget.value })} />`)}
   <//>`;
 }
 
@@ -51,7 +51,7 @@ function View() {
   ];
   return html`<${Heading} title="Quotas">${about.readWrite && html`<button type="button" class="primary" onClick=${() => setOpen("new")}>Set quota…</button>`}<//>
     <${Problem} error=${error} />
-    ${data ? html`<${Table} label="Quotas" columns=${columns} rows=${data.quotas} keyOf=${(row) => JSON.stringify(row.entity)} empty="There are no quotas: nobody is limited." />` : !error && html`<${Loading} />`}
+    ${data ? html`<${Table} label="Quotas" columns=${columns} rows=${data.quotas} keyOf=${(row) => JSON.stringify(row.entity)} empty="There are no quotas: no client is limited." />` : !error && html`<${Loading} />`}
     ${open && html`<${Edit} row=${open === "new" ? null : open} onClose=${() => setOpen(null)} />`}
     ${data && html`<p class="quiet">${count(data.quotas.length)} set.</p>`}`;
 }

@@ -1,4 +1,4 @@
-// Subjects of the schema registry, their versions, and what each looks like.
+// Subjects of the schema registry with their versions and schemas.
 import { html, useEffect, useState } from "../lib/dom.js";
 import { change, get, url, useGet } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
@@ -7,7 +7,7 @@ import { pretty } from "../lib/json.js";
 import { plural } from "../lib/format.js";
 import { Badge, Choice, Dialog, Field, Figures, Heading, Loading, Problem, Search, Table, useAction } from "../lib/parts.js";
 
-const noRegistry = (error) => error?.code === "NO_REGISTRY" && html`<p class="notice">The console was started without <code>--schema-registry URL</code>: it knows no schemas.</p>`;
+const noRegistry = (error) => error?.code === "NO_REGISTRY" && html`<p class="notice">The console was started without <code>--schema-registry URL</code>, so it cannot show schemas.</p>`;
 
 function Register({ subject, type, schema, onClose }) {
   const [form, setForm] = useState({ subject: subject ?? "", type: type ?? "AVRO", schema: schema ?? "" });
@@ -25,7 +25,7 @@ function Register({ subject, type, schema, onClose }) {
     ${!subject && html`<${Field} label="Subject" required hint="Usually TOPIC-value or TOPIC-key" value=${form.subject} onInput=${(event) => set({ subject: event.currentTarget.value })} />`}
     <${Choice} label="Type" value=${form.type} options=${["AVRO", "JSON", "PROTOBUF"]} onChange=${(value) => set({ type: value })} />
     <${Field} label="Schema"><textarea rows="12" required spellcheck=${false} value=${form.schema} onInput=${(event) => set({ schema: event.currentTarget.value })}></textarea><//>
-    ${subject && html`<p class="row"><button type="button" disabled=${isChecking} onClick=${check}>Check compatibility</button>${verdict && html`<${Badge} kind=${verdict.isCompatible ? "good" : "bad"}>${verdict.isCompatible ? "may follow" : "may not follow"}<//>`}</p>`}
+    ${subject && html`<p class="row"><button type="button" disabled=${isChecking} onClick=${check}>Check compatibility</button>${verdict && html`<${Badge} kind=${verdict.isCompatible ? "good" : "bad"}>${verdict.isCompatible ? "compatible" : "not compatible"}<//>`}</p>`}
     ${verdict?.messages.length > 0 && html`<pre>${verdict.messages.join("\n")}</pre>`}
   <//>`;
 }
@@ -39,7 +39,7 @@ function View() {
   return html`<${Heading} title="Schemas">${data && about.readWrite && html`<button type="button" class="primary" onClick=${() => setOpen(true)}>Register…</button>`}<//>
     ${noRegistry(error) || html`<${Problem} error=${error} />`}
     ${!noRegistry(error) && html`<div class="tools"><${Search} label="Search" value=${query.search} placeholder="Part of a subject" onChange=${(search) => set({ search })} /><span class="quiet" role="status">${data ? plural(data.total, "subject") : ""}</span></div>`}
-    ${data ? html`<${Table} label="Subjects" columns=${columns} rows=${data.subjects} keyOf=${(row) => row} empty=${query.search ? "No subject is like this." : "There are no schemas yet."} />` : !error && html`<${Loading} />`}
+    ${data ? html`<${Table} label="Subjects" columns=${columns} rows=${data.subjects} keyOf=${(row) => row} empty=${query.search ? "No subject matches." : "There are no schemas yet."} />` : !error && html`<${Loading} />`}
     ${isOpen && html`<${Register} onClose=${() => setOpen(false)} />`}`;
 }
 

@@ -10,7 +10,7 @@ import { count, plural, rate, size } from "../lib/format.js";
 import { Badge, Figures, Heading, Loading, Problem, Table, Tabs } from "../lib/parts.js";
 
 const columnsOf = (topic) => [
-  { id: "partition", label: "Partition", number: true, render: (row) => html`<a href=${url("/inside/partitions", [topic, row.partition])} title="From the inside">${row.partition}</a>` },
+  { id: "partition", label: "Partition", number: true, render: (row) => html`<a href=${url("/inside/partitions", [topic, row.partition])} title="Internal view">${row.partition}</a>` },
   { id: "leader", label: "Leader", number: true, render: (row) => (row.leader < 0 ? html`<${Badge} kind="bad">none<//>` : row.leader) },
   { id: "replicas", label: "Replicas", render: (row) => row.replicas.join(", ") },
   {
@@ -35,7 +35,7 @@ function Consumers({ topic }) {
   const { data, error } = useLive(url("/api/topics", [topic, "groups"]));
   if (!data) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
   return html`<${Problem} error=${error} />
-    ${data.known < data.of && html`<p class="notice">${count(data.known)} of ${plural(data.of, "group")} were looked at so far.</p>`}
+    ${data.known < data.of && html`<p class="notice">${count(data.known)} of ${plural(data.of, "group")} are known so far.</p>`}
     <${Table} label="Consumers" columns=${groupColumns} rows=${data.groups} keyOf=${(row) => row.group} empty="No group has committed offsets of this topic." />`;
 }
 

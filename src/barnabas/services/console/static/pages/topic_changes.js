@@ -1,4 +1,4 @@
-// What changes topics: create, settings, add partitions, delete records, delete.
+// Dialogs that change topics: create, settings, add partitions, delete records, delete.
 import { html, useState } from "../lib/dom.js";
 import { change, url, useGet } from "../lib/api.js";
 import { go } from "../lib/router.js";
@@ -22,10 +22,10 @@ export function CreateTopic({ onClose }) {
   const input = (name) => ({ value: form[name], onInput: (event) => set({ [name]: event.currentTarget.value }) });
   return html`<${Dialog} title="Create a topic" onClose=${onClose} onSubmit=${run} submit="Create" busy=${busy} error=${error}>
     <${Field} label="Name" required pattern="[a-zA-Z0-9._\\-]+" maxlength="249" hint="Letters, digits, dot, underscore, hyphen" ...${input("name")} />
-    <${Field} label="Partitions" type="number" min="1" hint="Empty: as the cluster does by itself" ...${input("partitions")} />
-    <${Field} label="Replicas" type="number" min="1" hint="Empty: as the cluster does by itself" ...${input("replicas")} />
-    <${Field} label="Settings" hint="One a line, name=value"><textarea rows="4" placeholder="retention.ms=86400000" value=${form.settings} onInput=${(event) => set({ settings: event.currentTarget.value })}></textarea><//>
-    <details><summary>Settings that topics have</summary>
+    <${Field} label="Partitions" type="number" min="1" hint="Leave empty for the cluster's default" ...${input("partitions")} />
+    <${Field} label="Replicas" type="number" min="1" hint="Leave empty for the cluster's default" ...${input("replicas")} />
+    <${Field} label="Settings" hint="One per line: name=value"><textarea rows="4" placeholder="retention.ms=86400000" value=${form.settings} onInput=${(event) => set({ settings: event.currentTarget.value })}></textarea><//>
+    <details><summary>Available settings</summary>
       <dl class="known">${(data?.settings ?? []).map((each) => html`<div key=${each.name}><dt class="mono">${each.name}${each.default !== null && html`<span class="quiet">=${each.default}</span>`}</dt><dd>${each.about}</dd></div>`)}</dl>
     </details>
   <//>`;
@@ -42,7 +42,7 @@ function Edit({ topic, setting, onClose }) {
     <p class="prose">${setting.about}</p>
     <${Field} label="Value" value=${value} onInput=${(event) => setValue(event.currentTarget.value)} />
     <p class="quiet">Default: ${setting.default ?? "–"}. Now from: ${setting.origin}.</p>
-    ${setting.origin === "topic" && html`<p><button type="button" disabled=${busy} onClick=${() => run(null)}>Take back: use what applies without it</button></p>`}
+    ${setting.origin === "topic" && html`<p><button type="button" disabled=${busy} onClick=${() => run(null)}>Remove, so that the default applies</button></p>`}
   <//>`;
 }
 
@@ -61,8 +61,8 @@ export function Settings({ topic }) {
     { id: "origin", label: "From", render: (row) => html`<${Badge} kind=${row.isDefault ? "plain" : "warn"}>${row.origin}<//>` },
     ...(about.readWrite ? [{ id: "edit", label: "", render: (row) => !row.readOnly && html`<button type="button" class="link" aria-label=${`Change ${row.name}`} onClick=${() => setEdited(row)}>Change</button>` }] : []),
   ];
-  return html`<div class="tools"><${Search} label="Search" value=${search} placeholder="Part of a name" onChange=${setSearch} /><${Check} label="Only what is not the default" checked=${isOwn} onChange=${setOwn} /></div>
-    <${Table} label="Settings" columns=${columns} rows=${rows} keyOf=${(row) => row.name} empty="No setting is like this." />
+  return html`<div class="tools"><${Search} label="Search" value=${search} placeholder="Part of a name" onChange=${setSearch} /><${Check} label="Only changed settings" checked=${isOwn} onChange=${setOwn} /></div>
+    <${Table} label="Settings" columns=${columns} rows=${rows} keyOf=${(row) => row.name} empty="No setting matches." />
     ${edited && html`<${Edit} topic=${topic} setting=${edited} onClose=${() => setEdited(null)} />`}`;
 }
 
@@ -73,7 +73,7 @@ export function AddPartitions({ topic, now, onClose }) {
     onClose();
   });
   return html`<${Dialog} title=${`Add partitions to ${topic}`} onClose=${onClose} onSubmit=${run} submit="Add" busy=${busy} error=${error}>
-    <p>It has ${plural(now, "partition")}. Records with a key may go to another partition than before; partitions cannot be taken away again.</p>
+    <p>It has ${plural(now, "partition")}. Records with a key may go to another partition than before; partitions cannot be removed again.</p>
     <${Field} label="Partitions afterwards" type="number" min=${now + 1} required value=${wanted} onInput=${(event) => setWanted(event.currentTarget.value)} />
   <//>`;
 }
@@ -88,8 +88,8 @@ export function DeleteRecords({ topic, partitions, onClose }) {
   const gone = chosen.reduce((sum, each) => sum + Math.max(0, (form.offset === "" ? each.end : Math.min(Number(form.offset), each.end)) - each.start), 0);
   return html`<${Dialog} title=${`Delete records of ${topic}`} onClose=${onClose} onSubmit=${run} submit=${`Delete ${plural(gone, "record")}`} danger=${true} busy=${busy} error=${error}>
     <${Field} label="Partition"><select value=${form.partition} onChange=${(event) => setForm({ ...form, partition: event.currentTarget.value })}><option value="all">all</option>${partitions.map((each) => html`<option key=${each.partition} value=${String(each.partition)}>${each.partition} (${count(each.start)} to ${count(each.end)})</option>`)}</select><//>
-    <${Field} label="Before offset" type="number" min="0" hint="Empty: everything there is" value=${form.offset} onInput=${(event) => setForm({ ...form, offset: event.currentTarget.value })} />
-    <p>Consumers that have not read them will not. This cannot be undone.</p>
+    <${Field} label="Before offset" type="number" min="0" hint="Leave empty to delete all records" value=${form.offset} onInput=${(event) => setForm({ ...form, offset: event.currentTarget.value })} />
+    <p>Consumers that have not read these records will miss them. This cannot be undone.</p>
   <//>`;
 }
 
@@ -100,7 +100,7 @@ export function DeleteTopic({ topic, onClose }) {
     go("/topics");
   });
   return html`<${Dialog} title=${`Delete ${topic}?`} onClose=${onClose} onSubmit=${run} submit="Delete" danger=${true} busy=${busy || typed !== topic} error=${error}>
-    <p>All its records are gone then. This cannot be undone.</p>
+    <p>This deletes all its records, and cannot be undone.</p>
     <${Field} label=${`Type ${topic} to confirm`} value=${typed} autocomplete="off" onInput=${(event) => setTyped(event.currentTarget.value)} />
   <//>`;
 }

@@ -1,4 +1,4 @@
-// All topics: searched, sorted and cut to what is in sight by the server.
+// All topics. The server searches and sorts them and returns the visible rows.
 import { html, useState } from "../lib/dom.js";
 import { url, useLive } from "../lib/api.js";
 import { useQuery } from "../lib/router.js";
