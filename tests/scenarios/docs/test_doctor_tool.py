@@ -43,7 +43,7 @@ def test_doctor_finds_the_faults_of_a_cluster(kafka_cluster: Callable[..., Clust
     status, found = doctor(cluster.bootstrap)
     assert status == 3
     assert found["min-isr-above-replicas"]["subject"] == "topic never"
-    assert found["min-isr-above-replicas"]["means"].startswith("it counts as 1: ")
+    assert found["min-isr-above-replicas"]["means"].startswith("it acts as 1: ")
     cluster.produce("never", ["acknowledged"])  # as it says
     assert found["topic-replicas-one"]["severity"] == "note"
 

@@ -105,7 +105,7 @@ def test_tables_are_added_filled_described_paused_rebuilt_and_removed(
     user("rebuild", "one")
     assert "table one filling: 3 rows, 1 errors" in user("run", "--once")
     assert sorted(row["n"] for row in polars_rows(one)) == [1, 2, 3]
-    assert "stays" in user("remove", "one")
+    assert "/lake/one stay." in user("remove", "one")
     assert "there is no table 'one'; there are: two" in user("describe", "one", status=1)
     assert "there is no table 'one'; there are: two" in user("run", "one", "--once", status=1)
 

@@ -91,7 +91,7 @@ def test_failed_test_shows_what_its_brokers_logged_and_which_faults_fired(pytest
             "*broker 1: Fetch gets a delay of 1 ms, always -> NEVER FIRED",
             "*broker 1: Metadata gets a dropped connection, 1 time -> fired 1 time",
             "*kafka: log of broker-1*",
-            "*fault injected into Metadata of rdkafka: connection dropped*",
+            "*fault injection] Metadata of rdkafka: connection dropped*",
             "*kafka: log of broker-1*",
             "*bills*",
         ]

@@ -290,7 +290,7 @@ def test_wrong_options_are_refused() -> None:
     for options, said in (
         ({"tierReads": "perhaps"}, "use auto, direct or never"),
         ({"asOf": "yesterday"}, "use a time"),
-        ({"asOf": "2026-11-01T00:00"}, "no time zone"),
+        ({"asOf": "2026-11-01T00:00"}, "without a time zone"),
         ({"asOf": '{"t":{"0":-1}}'}, "the ends of the log move"),
         ({"asOf": "1", "endingOffsets": "latest"}, "give one of them"),
     ):
