@@ -100,12 +100,12 @@ def test_renewed_certificate_in_another_file_in_the_same_file_and_in_a_pkcs12_st
 ) -> None:
     broker = next(iter(cluster.broker_ids))
     address, other = bootstrap_of(cluster, "CLIENT").split(",")
-    seen = [serial(authority, address)]
+    seen, of_other = [serial(authority, address)], serial(authority, other)
     host, port = address.split(":")
     context = ssl.create_default_context(cafile=str(authority.certificate))
     with socket.create_connection((host, int(port))) as raw, context.wrap_socket(raw, server_hostname=host) as old:
         second = authority.issue("second", subject="/O=Test/CN=Broker")
-        alter(cluster, broker, {f"{PREFIX}keystore.location": str(second)})
+        alter(cluster, broker, {f"{PREFIX}keystore.type": "PEM", f"{PREFIX}keystore.location": str(second)})
         seen.append(serial(authority, address))
         # In place: the settings are unchanged, so Kafka's users write them once more.
         shutil.copy(authority.issue("third", subject="/O=Test/CN=Broker"), second)
@@ -126,7 +126,7 @@ def test_renewed_certificate_in_another_file_in_the_same_file_and_in_a_pkcs12_st
         old.sendall(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
         assert old.recv(8)[4:] == (7).to_bytes(4, "big")
     assert len(set(seen)) == 4
-    assert serial(authority, other) == seen[0]  # the other broker's settings were not changed
+    assert serial(authority, other) == of_other  # the other broker's settings were not changed
 
     zookeeper = KazooClient(hosts=cluster.zookeeper_connect)
     zookeeper.start()
