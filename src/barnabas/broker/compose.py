@@ -327,8 +327,8 @@ class Broker:
             on_thread=self._on_thread,
             spawn=self._spawn,
         )
-        for feature in features.wanted(config):
-            plugin = feature.build(host)
+        for build in features.wanted(config):
+            plugin = build(host)
             self.plugins.append(plugin)
             self.replication.control.subscribe(plugin.leadership_changed)
 

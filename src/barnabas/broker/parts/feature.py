@@ -1,14 +1,13 @@
 """The interface between a broker and its optional features.
 
-A feature is a folder in `barnabas.broker.features` whose module `feature` has a `FEATURE`. It is built when the broker's parts
-exist, before the broker serves. It takes its parts from the `Host`, sets its hooks there, and returns a `Plugin` with the
+A feature is a folder in `barnabas.broker.features` whose module `feature` has a `build`. The broker calls it with the `Host`
+when its parts exist, before it serves. `build` takes parts from the host, sets its hooks there, and returns a `Plugin` with the
 methods that the broker calls later. The core knows this interface and no feature.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.log_config import LogConfig
@@ -85,8 +84,3 @@ class Plugin:
 
     def cluster_features_changed(self) -> None:
         """React to changed finalized features of the cluster."""
-
-
-class Feature(NamedTuple):
-    is_wanted: Callable[[BrokerConfig], bool]
-    build: Callable[[Host], Plugin]

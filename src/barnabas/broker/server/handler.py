@@ -98,9 +98,3 @@ def handlers_of(family: object) -> Iterator[ApiHandler]:
                 min_version=served.min_version,
                 sends_files=served.sends_files,
             )
-
-
-def handler_of(family: object, name: str) -> ApiHandler:
-    """Return the handler of one API of the family."""
-    [handler] = [handler for handler in handlers_of(family) if handler.name == name]
-    return handler

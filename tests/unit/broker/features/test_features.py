@@ -1,6 +1,8 @@
 """Each feature can be left out: without its line in the list, a broker starts, serves, and does not announce its APIs."""
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from barnabas.base.errors import ErrorCode
 from barnabas.broker import features
 from barnabas.broker.api.produce import ProduceApi
-from barnabas.broker.parts.feature import Feature, Plugin
+from barnabas.broker.parts.feature import Plugin
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.wire.messages.list_offsets import (
@@ -35,17 +37,30 @@ LINK_APIS = {api_named(name).key for name in ("CreateLink", "DescribeLinks", "Al
 
 
 def test_list_has_every_folder() -> None:
-    assert set(features.NAMES) == {path.name for path in FOLDER.iterdir() if (path / "__init__.py").exists()}
+    assert set(features.FEATURES) == {path.name for path in FOLDER.iterdir() if (path / "__init__.py").exists()}
 
 
-@pytest.mark.parametrize("name", features.NAMES)
+@pytest.mark.parametrize("name", features.FEATURES)
 def test_feature_declares_itself(name: str) -> None:
-    assert isinstance(importlib.import_module(f"barnabas.broker.features.{name}.feature").FEATURE, Feature)
+    assert callable(importlib.import_module(f"barnabas.broker.features.{name}.feature").build)
 
 
-@pytest.mark.parametrize("name", features.NAMES)
+def test_feature_that_is_off_is_not_imported() -> None:
+    """Object stores and spans cost every start milliseconds."""
+    script = (
+        "import sys; from barnabas.base.config.broker import BrokerConfig; from barnabas.broker import features;"
+        "list(features.wanted(BrokerConfig.parse({'zookeeper.connect': 'zk:2181'})));"
+        "print(*sorted(name for name in sys.modules if name.startswith('barnabas.broker.features.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    loaded = {name.split(".")[3] for name in done.stdout.split()}
+    assert loaded == {"schema_checks", "link"}
+
+
+@pytest.mark.parametrize("name", features.FEATURES)
 async def test_broker_without_the_feature_serves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "NAMES", tuple(each for each in features.NAMES if each != name))
+    others = {each: is_wanted for each, is_wanted in features.FEATURES.items() if each != name}
+    monkeypatch.setattr(features, "FEATURES", others)
     settings = {
         **SETTINGS,
         "barnabas.audit.log": str(tmp_path / "audit"),
@@ -70,7 +85,7 @@ async def test_broker_without_the_feature_serves(name: str, tmp_path: Path, monk
 
 def test_plugins_have_no_misspelt_hooks() -> None:
     """A misspelt hook would never be called."""
-    for name in features.NAMES:
+    for name in features.FEATURES:
         importlib.import_module(f"barnabas.broker.features.{name}.feature")
     hooks = {name for name in vars(Plugin) if not name.startswith("_")}
     for kind in Plugin.__subclasses__():

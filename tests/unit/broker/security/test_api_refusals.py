@@ -13,7 +13,6 @@ from barnabas.broker.api.acls import AclApi, _binding, _filter
 from barnabas.broker.api.cluster import ClusterApi
 from barnabas.broker.security.acl import Entry, Filter, ResourcePattern
 from barnabas.broker.security.acl_store import AclUnreadable, Removed
-from barnabas.broker.server.handler import handler_of
 from barnabas.wire.frame import encode_response
 from barnabas.wire.messages.alter_client_quotas import RequestEntityData, RequestEntryData
 from barnabas.wire.messages.alter_user_scram_credentials import (
@@ -24,6 +23,7 @@ from barnabas.wire.messages.alter_user_scram_credentials import (
 from barnabas.wire.messages.create_acls import AclCreation
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from tests.support.handlers import handler_of
 
 
 def upsertion(name: str = "alice", mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:

@@ -22,7 +22,6 @@ from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.state import PartitionLeadership
-from barnabas.broker.server.handler import handler_of
 from barnabas.broker.storage.environment import LogEnvironment
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import Origin
@@ -37,6 +36,7 @@ from barnabas.wire.messages.write_txn_markers import (
 )
 from barnabas.wire.records import BatchBuilder
 from tests.manual_time import ManualClock, ManualTimers
+from tests.support.handlers import handler_of
 from tests.unit.broker.transactions.txn_harness import A0, A1
 
 OFFSETS = TopicPartition(GROUP_METADATA_TOPIC, 4)

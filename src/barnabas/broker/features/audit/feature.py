@@ -1,7 +1,7 @@
 """The audit log of a broker, enabled by `barnabas.audit.log`."""
 
 from barnabas.broker.features.audit.audit_log import AuditLog
-from barnabas.broker.parts.feature import Feature, Host, Plugin
+from barnabas.broker.parts.feature import Host, Plugin
 
 
 def build(host: Host) -> Plugin:
@@ -16,6 +16,3 @@ def build(host: Host) -> Plugin:
         file_bytes_max=config.barnabas_audit_log_max_bytes,
     )
     return Plugin()
-
-
-FEATURE = Feature(lambda config: config.barnabas_audit_log is not None, build)

@@ -1,11 +1,10 @@
 """The views of `/inside`, enabled by `barnabas.inside.enable`."""
 
-from barnabas.broker.parts.feature import Feature, Host, Plugin
+from barnabas.broker.features.inside.routes import InsideRoutes
+from barnabas.broker.parts.feature import Host, Plugin
 
 
 def build(host: Host) -> Plugin:
-    from barnabas.broker.features.inside.routes import InsideRoutes
-
     host.metrics_server.views = InsideRoutes(
         host.context,
         host.session,
@@ -16,6 +15,3 @@ def build(host: Host) -> Plugin:
         on_thread=host.on_thread,
     ).views
     return Plugin()
-
-
-FEATURE = Feature(lambda config: config.barnabas_inside_enable, build)

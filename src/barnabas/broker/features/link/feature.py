@@ -12,7 +12,7 @@ from barnabas.broker.features.link.manager import LinkManager
 from barnabas.broker.features.link.producer_ids import ProducerIdSpace
 from barnabas.broker.features.link.replica import RenewEpoch
 from barnabas.broker.features.link.steward import Steward
-from barnabas.broker.parts.feature import Feature, Host, Plugin
+from barnabas.broker.parts.feature import Host, Plugin
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.server.broker_connections import BrokerConnections
 from barnabas.broker.server.context import BrokerContext
@@ -143,4 +143,4 @@ class LinkPlugin(Plugin):
         self.manager.features_changed()
 
 
-FEATURE = Feature(lambda config: True, LinkPlugin)
+build = LinkPlugin

@@ -3,7 +3,7 @@
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.log_config import LogConfig
 from barnabas.broker.features.schema_checks.checks import SchemaChecks
-from barnabas.broker.parts.feature import Feature, Host, Plugin
+from barnabas.broker.parts.feature import Host, Plugin
 
 
 class SchemaChecksPlugin(Plugin):
@@ -21,4 +21,4 @@ class SchemaChecksPlugin(Plugin):
         self.checks.settings_changed(before, after)
 
 
-FEATURE = Feature(lambda config: True, SchemaChecksPlugin)
+build = SchemaChecksPlugin

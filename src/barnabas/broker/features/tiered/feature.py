@@ -20,7 +20,7 @@ from barnabas.broker.features.tiered.remover import Remover
 from barnabas.broker.features.tiered.segment_metadata import TierPartition
 from barnabas.broker.features.tiered.settings import TierSettings, new_metadata_topic, store_settings
 from barnabas.broker.features.tiered.store import Store, open_store
-from barnabas.broker.parts.feature import Feature, Host, Plugin
+from barnabas.broker.parts.feature import Host, Plugin
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.runtime.timers import Timers
@@ -240,4 +240,4 @@ def _is_hosted(log: Log) -> bool:
     return log.is_tiered or (log.config.remote_log_delete_on_disable and not log.config.remote_storage_enable)
 
 
-FEATURE = Feature(lambda config: config.remote_log_storage_system_enable, TieredPlugin)
+build = TieredPlugin

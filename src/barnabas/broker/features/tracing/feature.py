@@ -12,7 +12,7 @@ from barnabas.base.errors import ConfigError
 from barnabas.broker.features.tracing.leader import TracedLeader
 from barnabas.broker.features.tracing.produce import traced
 from barnabas.broker.features.tracing.spans import Span, Tracing
-from barnabas.broker.parts.feature import Feature, Host, Plugin
+from barnabas.broker.parts.feature import Host, Plugin
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -99,4 +99,4 @@ def _exporting(endpoint: str, *, cluster_id: str, broker_id: int) -> "tuple[Batc
     return BatchSpanProcessor(exporter, schedule_delay_millis=_SEND_EVERY_MS), resource
 
 
-FEATURE = Feature(lambda config: config.barnabas_otel_endpoint is not None, TracingPlugin)
+build = TracingPlugin

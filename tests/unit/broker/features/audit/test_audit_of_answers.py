@@ -13,7 +13,6 @@ from barnabas.base.host.disk import REAL_DISK
 from barnabas.broker.api.log_dirs import LogDirsApi
 from barnabas.broker.features.audit.audit_log import AuditLog
 from barnabas.broker.server.call import Call
-from barnabas.broker.server.handler import handler_of
 from barnabas.broker.server.later import answer_later
 from barnabas.wire.messages.delete_link import DeleteLinkRequest, DeleteLinkResponse
 from barnabas.wire.messages.delete_records import (
@@ -22,6 +21,7 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tests.support.handlers import handler_of
 from tests.support.waiting import eventually
 from tests.unit.broker.server.harness import Harness
 
