@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import BROKER, ZOOKEEPER, ClusterFailed, LocalCluster, wait_until
@@ -55,8 +55,7 @@ def save(cluster: LocalCluster, name: str) -> SavedSnapshot:
     unfinished.mkdir(parents=True, mode=0o700)
     began_s = time.monotonic()
     with standing_still(state_members(cluster)):
-        for part, place in places(cluster).items():
-            copy_folder(place, unfinished / part)
+        copy_out(places(cluster), unfinished)
     still_s = time.monotonic() - began_s
     size_bytes = sum(path.stat().st_blocks * 512 for path in unfinished.rglob("*"))
     snapshot = SavedSnapshot(
@@ -88,9 +87,7 @@ def restore(cluster: LocalCluster, name: str) -> float:
     began_s = time.monotonic()
     address = cluster.zookeeper_connect
     cluster.kill_all()
-    for part, place in places(cluster).items():
-        shutil.rmtree(place, ignore_errors=True)
-        copy_folder(folder / part, place)
+    put_back(folder, places(cluster))
     cluster.start_all(zookeeper_port=address.rpartition(":")[2])
     return time.monotonic() - began_s
 
@@ -147,7 +144,20 @@ def state_members(cluster: LocalCluster) -> list[Member]:
     return [*cluster.members(BROKER), *cluster.members(ZOOKEEPER)]
 
 
-def places(cluster: LocalCluster) -> Mapping[str, Path]:
+class HasState(Protocol):
+    """A cluster whose brokers and ZooKeeper keep their files in its folder."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def broker_ids(self) -> Iterable[int]: ...
+
+    def log_dirs(self, broker_id: int) -> list[Path]: ...
+
+
+def places(cluster: HasState) -> dict[str, Path]:
+    """Return where each folder of a snapshot belongs."""
     found = {ZOOKEEPER: cluster.folder / ZOOKEEPER}
     for broker_id in cluster.broker_ids:
         for number, directory in enumerate(cluster.log_dirs(broker_id)):
@@ -172,12 +182,23 @@ def _is_stopped(pid: int) -> bool:
     return state in ("T", "t")
 
 
-def copy_folder(source: Path, target: Path) -> None:
+def copy_out(places: Mapping[str, Path], snapshot: Path) -> None:
+    for part, place in places.items():
+        _copy_folder(place, snapshot / part)
+
+
+def put_back(snapshot: Path, places: Mapping[str, Path]) -> None:
+    for part, place in places.items():
+        shutil.rmtree(place, ignore_errors=True)
+        _copy_folder(snapshot / part, place)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
     target.mkdir(mode=0o700)
     with os.scandir(source) as entries:
         for entry in entries:
             if entry.is_dir():
-                copy_folder(source / entry.name, target / entry.name)
+                _copy_folder(source / entry.name, target / entry.name)
             else:
                 _copy_file(entry.path, str(target / entry.name))
     shutil.copystat(source, target)

@@ -6,7 +6,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
@@ -23,7 +22,7 @@ from barnabas.broker.server.platform import Platform
 from barnabas.broker.storage.cleaner.in_process import InProcessWorker
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.local_settings import suiting_settings
-from barnabas.cli.snapshots import copy_folder
+from barnabas.cli.snapshots import FOLDER, copy_out, places, put_back
 from barnabas.testing.memory_folder import MemoryFolder
 from barnabas.testing.quiet_logs import Lines
 from barnabas.testing.settings import DEFAULTS, SHORT_SESSIONS, SHORT_TICK_MS
@@ -36,7 +35,6 @@ ZOOKEEPER = "zookeeper"
 LISTENER = "PLAINTEXT"
 #: Log lines that an error shows.
 _SHOWN_LINES_MAX = 15
-_SNAPSHOTS = "snapshots"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,24 +339,16 @@ class Machinery:
     def log_dirs(self, broker_id: int) -> list[Path]:
         return [Path(each.strip()) for each in self.properties(broker_id)["log.dirs"].split(",")]
 
-    def _places(self) -> dict[str, Path]:
-        places = {ZOOKEEPER: self.folder / ZOOKEEPER}
-        for broker_id in self.broker_ids:
-            for number, directory in enumerate(self.log_dirs(broker_id)):
-                places[f"broker-{broker_id}-{number}"] = directory
-        return places
-
     def take_snapshot(self) -> Snapshot:
         """All brokers and ZooKeeper stand still meanwhile: their loop works here, and their threads wait at the gate."""
         for broker_id in self.broker_ids:
             self.running(broker_id)
-        parent = self.folder / _SNAPSHOTS
+        parent = self.folder / FOLDER
         parent.mkdir(mode=0o700, exist_ok=True)
-        snapshot = Snapshot(parent / str(len(os.listdir(parent))), self._places())  # noqa: PTH208
+        snapshot = Snapshot(parent / str(len(os.listdir(parent))), places(self))  # noqa: PTH208
         snapshot.folder.mkdir(mode=0o700)
         with self._gate:
-            for name, place in snapshot.places.items():
-                copy_folder(place, snapshot.folder / name)
+            copy_out(snapshot.places, snapshot.folder)
         return snapshot
 
     async def restore(self, snapshot: Snapshot) -> None:
@@ -367,9 +357,7 @@ class Machinery:
         await self._end(list(self.broker_ids), lambda broker: broker.die())
         port = self.zookeeper.port or 0
         await self._stop_zookeeper()
-        for name, place in snapshot.places.items():
-            shutil.rmtree(place, ignore_errors=True)
-            copy_folder(snapshot.folder / name, place)
+        put_back(snapshot.folder, snapshot.places)
         await self._start_zookeeper(port)
         service = self.zookeeper.service
         for session_id in list(service.machine.sessions.by_id):

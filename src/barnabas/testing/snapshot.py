@@ -3,13 +3,12 @@
 Restoring ends the sessions that ZooKeeper remembers, so that the brokers can register at once.
 """
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from barnabas.cli.local_cluster import ClusterFailed
-from barnabas.cli.snapshots import FOLDER, copy_folder, places, standing_still, state_members
+from barnabas.cli.snapshots import FOLDER, copy_out, places, put_back, standing_still, state_members
 
 if TYPE_CHECKING:
     from barnabas.testing.cluster import Cluster
@@ -34,11 +33,10 @@ def take(cluster: "Cluster") -> Snapshot:
                 f"{member.name} does not run: a snapshot takes a whole cluster; repair() starts all of it"
             )
     number = len(list((cluster.folder / FOLDER).glob("*")))
-    snapshot = Snapshot(cluster.folder / FOLDER / str(number), dict(places(cluster)))
+    snapshot = Snapshot(cluster.folder / FOLDER / str(number), places(cluster))
     snapshot.folder.mkdir(parents=True, mode=0o700)
     with standing_still(members):
-        for name, place in snapshot.places.items():
-            copy_folder(place, snapshot.folder / name)
+        copy_out(snapshot.places, snapshot.folder)
     return snapshot
 
 
@@ -47,7 +45,5 @@ def restore(cluster: "Cluster", snapshot: Snapshot) -> None:
         raise ClusterFailed("this snapshot is of another cluster")
     address = cluster.zookeeper_connect
     cluster.kill_all()
-    for name, place in snapshot.places.items():
-        shutil.rmtree(place, ignore_errors=True)
-        copy_folder(snapshot.folder / name, place)
+    put_back(snapshot.folder, snapshot.places)
     cluster.start_all(zookeeper_port=address.rpartition(":")[2])
