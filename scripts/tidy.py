@@ -62,34 +62,35 @@ class Hit(NamedTuple):
 
 def hits_in(path: Path) -> Iterator[Hit]:
     source = path.read_text()
-    for line, text in _prose(path, source):
+    tree = ast.parse(source) if path.suffix == ".py" else None
+    for line, text in _prose(source, tree):
         for pattern, expression in PATTERNS.items():
             for found in expression.finditer(text):
                 at = line + text.count("\n", 0, found.start())
                 shown = text.splitlines()[text.count("\n", 0, found.start())].strip() if text else text
                 yield Hit(path, at, pattern, shown)
-    if path.suffix == ".py":
-        for line, name in _names(source):
+    if tree is not None:
+        for line, name in _names(tree):
             if NAMES.search(name):
                 yield Hit(path, line, "name", name)
 
 
-def _prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
-    if path.suffix != ".py":
+def _prose(source: str, tree: ast.Module | None) -> Iterator[tuple[int, str]]:
+    if tree is None:
         yield 1, source
         return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             marker = "#: " if token.string.startswith("#:") else ""
             yield token.start[0], marker + token.string.lstrip("#: ")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         # A key, an option or a name is one word; a message and a docstring are several.
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
 
 
-def _names(source: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(source)):
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.lineno, node.name
