@@ -1,8 +1,8 @@
 """The durable state of a share partition, and the interface to the coordinator that keeps it (KIP-932).
 
-A share partition is a partition as one share group reads it. Its leader decides which records are acquired, and writes what must
-survive it to the share coordinator of the partition, which keeps it in `__share_group_state`. The group coordinator creates and
-deletes that state. Both reach the share coordinator through a `SharePersister`.
+A share partition is a partition as one share group reads it. Its leader decides which records are acquired, and writes
+what must survive it to the share coordinator of the partition, which keeps it in `__share_group_state`. The group coordinator
+creates and deletes that state. Both reach the share coordinator through a `SharePersister`.
 """
 
 from collections.abc import Sequence
