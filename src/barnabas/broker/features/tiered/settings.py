@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.derived import setting
 from barnabas.base.errors import ConfigError
@@ -43,10 +44,10 @@ class TierSettings:
         """The limit of partitions whose expiry is checked concurrently."""
         return self.threads if self.expirers_or_default < 0 else self.expirers_or_default
 
-    def pause_s(self, failures: int, chance: Random) -> float:
-        """Return the delay after this many consecutive failures."""
-        longest: float = min(self.backoff_s * 2.0 ** min(failures, 30), self.backoff_max_s)
-        return longest * (1 + chance.uniform(-self.backoff_jitter, self.backoff_jitter))
+    def backoff(self, chance: Random) -> Backoff:
+        return Backoff(
+            self.backoff_s, self.backoff_max_s, lambda: 1 + chance.uniform(-self.backoff_jitter, self.backoff_jitter)
+        )
 
 
 def store_settings(config: BrokerConfig) -> dict[str, str]:
