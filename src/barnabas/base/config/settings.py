@@ -140,8 +140,6 @@ class BrokerSettings:
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
     offsets_commit_timeout_ms: int
-    group_consumer_session_timeout_ms: int
-    group_consumer_heartbeat_interval_ms: int
     group_consumer_max_size: int
     group_consumer_assignors: tuple[str, ...]
     group_consumer_migration_policy: str

@@ -50,8 +50,6 @@ class GroupSettings:
     offset_metadata_bytes_max: int = 4096
     offsets_retention_ms: int = 10_080 * 60_000
     offsets_retention_check_interval_ms: int = 600_000
-    consumer_session_timeout_ms: int = 45_000
-    consumer_heartbeat_interval_ms: int = 5_000
     consumer_max_size: int = 2**31 - 1
     #: The first assignor is the default.
     consumer_assignors: tuple[str, ...] = (UNIFORM, RANGE)
@@ -71,8 +69,6 @@ class GroupSettings:
             offset_metadata_bytes_max=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
             consumer_max_size=config.group_consumer_max_size,
             consumer_assignors=assignors or (UNIFORM, RANGE),
             migration_policy=MigrationPolicy(config.group_consumer_migration_policy.lower()),
