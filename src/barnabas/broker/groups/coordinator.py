@@ -73,7 +73,7 @@ class GroupCoordinator:
         metadata = self._metadata = context.metadata
         self._now_ms = context.now_ms
         self._verify_transaction = verify_transaction
-        self.settings = Derived(context.config, GroupSettings.of)
+        self.settings = Derived(context.config, GroupSettings)
         self.topic = context.internal_topic(GROUP_METADATA_TOPIC, lambda: self.settings().new_topic)
         env = GroupEnvironment(
             settings=self.settings,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from barnabas.base.backoff import doubled
 from barnabas.base.hosts import network_of
 
 E = TypeVar("E")
@@ -124,7 +125,7 @@ class _Failures:
     def wait_s(self, most_s: float, now_s: float) -> float:
         if self.count < FREE_SIGN_INS:
             return 0.0
-        wait_s = min(FIRST_WAIT_S * 2.0 ** min(self.count - FREE_SIGN_INS, 30), most_s)
+        wait_s = doubled(FIRST_WAIT_S, most_s, self.count - FREE_SIGN_INS)
         return max(0.0, self.last_s + wait_s - now_s)
 
 

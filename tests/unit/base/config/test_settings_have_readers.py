@@ -137,6 +137,12 @@ def test_copy_into_a_field_counts_only_if_the_field_is_read() -> None:
     assert read_in(positional, "use(parts.other)").attributes == {"broker_id"}
 
 
+def test_field_with_the_name_of_a_setting_counts_only_if_the_field_is_read() -> None:
+    parts = 'class Parts:\n    size: int = setting("group.max.size")\n    pace: int = setting("group.pace", double)\n'
+    assert read_in(parts, "use(parts.size)").names == {"group.max.size"}
+    assert read_in(parts, "use(parts.pace)").names == {"group.pace"}
+
+
 def test_copy_into_a_field_of_the_same_name_is_not_its_reader() -> None:
     code = "class Parts:\n    broker_id: int\n\nmade = Parts(broker_id=config.broker_id)\n"
     assert read_in(code).attributes == set()
