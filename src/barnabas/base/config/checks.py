@@ -204,7 +204,8 @@ def _check_groups(config: "BrokerConfig") -> None:
             _check_within(config, f"group.{group}", what)
         heartbeat, session = f"group.{group}.heartbeat.interval.ms", f"group.{group}.session.timeout.ms"
         require(_number(config, heartbeat) < _number(config, session), f"{heartbeat} must be less than {session}")
-    _check_within(config, "group.share", "record.lock.duration.ms")
+    for what in ("record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"):
+        _check_within(config, "group.share", what)
     require(
         -1 <= _number(config, "offsets.commit.required.acks") <= config.offsets_topic_replication_factor,
         "offsets.commit.required.acks must be greater or equal to -1 and less or equal to "

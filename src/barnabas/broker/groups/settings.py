@@ -54,8 +54,6 @@ class GroupSettings:
     offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes")
     offsets_retention_ms: int = setting("offsets.retention.minutes", lambda minutes: minutes * MINUTE_MS)
     offsets_retention_check_interval_ms: int = setting("offsets.retention.check.interval.ms")
-    consumer_session_timeout_ms: int = setting("group.consumer.session.timeout.ms")
-    consumer_heartbeat_interval_ms: int = setting("group.consumer.heartbeat.interval.ms")
     consumer_max_size: int = setting("group.consumer.max.size")
     #: The first assignor is the default.
     consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _assignors)
