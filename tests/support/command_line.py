@@ -10,7 +10,7 @@ from unittest import mock
 
 
 class _Bytes(io.BytesIO):
-    """What goes to one stream, copied to a buffer that keeps the order of both."""
+    """The bytes of one stream, copied to a buffer that keeps the order of both."""
 
     def __init__(self, both: io.BytesIO) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from tests.support.command_line import CliRunner
 
 
 def shell(words: list[str], *, name: str = "zsh") -> list[str]:
-    """What a shell calls to complete the last word."""
+    """Return the arguments with which a shell asks to complete the last word."""
     return ["--complete", name, shlex.join(["barnabas", *words[:-1]]) + " " + words[-1]]
 
 
