@@ -1,8 +1,8 @@
 """Records of a topic, by offsets: a page, a search, or new records as they arrive.
 
 Pages and searches do not wait for new records: ListOffsets gives the ends before the first fetch. Fetches have separate
-connections, so that a large answer does not delay other requests. Limits count decompressed records: a batch of some kilobytes may
-hold hundreds of megabytes. Owner: the event loop.
+connections, so that a large answer does not delay other requests. Limits count decompressed records: a batch of some kilobytes
+may hold hundreds of megabytes. Owner: the event loop.
 """
 
 import asyncio
