@@ -64,8 +64,8 @@ class Database:
             self._target = str(Path(rest.removeprefix("///")).absolute())
         else:
             raise DatabaseError(f"{scheme}: only postgresql://… and sqlite:///… are known")
-        #: The URI without its password, for messages.
-        self.name = re.sub(r"://[^@/]*@", "://", uri)
+        #: The URI without what may be secret, for messages: the user's password, and options (`?password=…`).
+        self.name = re.sub(r"://[^@/]*@", "://", uri).partition("?")[0]
 
     @contextmanager
     def connect(self) -> Iterator[Any]:
@@ -75,7 +75,10 @@ class Database:
             with driver.connect(self._target) as connection:
                 if self.dialect is Dialect.SQLITE:
                     execute(connection, f"PRAGMA busy_timeout = {_BUSY_S * 1000}")
-                    connection.commit()
+                else:
+                    # The server sends texts in the encoding of the database, and Arrow takes them for UTF-8.
+                    execute(connection, "SET client_encoding TO 'UTF8'")
+                connection.commit()
                 yield connection
         except driver.Error as error:
             raise DatabaseError(f"{self.name}: {error}") from error
