@@ -114,7 +114,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "connect_accepted_socket": "the same; AUTHENTICATION_TIMEOUT_S for handshakes",
     },
     "broker/server/metrics_http.py": {
-        "start_server": "CONNECTIONS_MAX at once, REQUEST_BYTES_MAX for the head, REQUEST_TIMEOUT_S for all of a connection",
+        "start_server": "CONNECTIONS_MAX at once, the oldest goes; REQUEST_BYTES_MAX for the head, REQUEST_TIMEOUT_S for all of a connection",
     },
     "broker/features/schema_checks/ids.py": {
         "json.loads": "answers of the registry: _ANSWER_BYTES_MAX, RecursionError is taken for no answer",
@@ -360,6 +360,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "connect": DATABASE,
     },
     "spark/pipelines/sources/watched_table.py": {
+        "json.loads": "the columns of a publication, as PostgreSQL's catalogue has them",
         "connect": DATABASE,
     },
     "spark/pipelines/status.py": {

@@ -1,6 +1,7 @@
 """Addresses of machines. Pure."""
 
 from ipaddress import IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
@@ -31,3 +32,11 @@ def bracketed(host: str) -> str:
 
 def address(host: str, port: int) -> str:
     return f"{bracketed(host)}:{port}"
+
+
+def host_of(header: str) -> str:
+    """Return the name in a `Host` header, without the port."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""

@@ -317,6 +317,7 @@ def test_a_flow_does_not_start_again_on_a_topic_that_was_made_again(
 
 def test_database_hides_the_password_and_knows_two_kinds() -> None:
     assert Database("postgresql://me:secret@db/shop").name == "postgresql://db/shop"
+    assert Database("postgresql://db/shop?user=me&password=secret").name == "postgresql://db/shop"
     assert Database("sqlite:///x").quoted('a"b.c') == '"a""b"."c"'
     with pytest.raises(DatabaseError, match="only postgresql"):
         Database("mysql://db/shop")

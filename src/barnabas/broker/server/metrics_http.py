@@ -7,12 +7,12 @@ import asyncio
 import gc
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 from barnabas.base.errors import BarnabasError, ConfigError
-from barnabas.base.hosts import address
+from barnabas.base.hosts import address, host_of, is_loopback
 from barnabas.base.metrics.exposition import CONTENT_TYPE, render
 from barnabas.base.metrics.registry import Registry
 
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 REQUEST_BYTES_MAX = 8192
 #: Time limit for a whole connection: its request, the answer, and until the client has read it.
 REQUEST_TIMEOUT_S = 5.0
-#: Connections at the same time. Further ones are closed as soon as they are accepted: descriptors are for Kafka's clients.
+#: Connections at the same time: descriptors are for Kafka's clients. For a further one the oldest is closed, so that idle
+#: connections do not keep a health check out.
 CONNECTIONS_MAX = 64
 LAG_PERIOD_S = 1.0
 #: The verdict, and a JSON document with the reasons.
@@ -56,7 +57,8 @@ class MetricsServer:
         #: Views by path; empty without `barnabas.inside.enable`, and until the broker has started.
         self.views: Mapping[bytes, View] = {}
         self._server: asyncio.Server | None = None
-        self._connections = 0
+        #: The oldest comes first.
+        self._connections: dict[asyncio.StreamWriter, None] = {}
         self.port = -1
         self._host = ""
 
@@ -81,24 +83,30 @@ class MetricsServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= CONNECTIONS_MAX:
-            log.debug("[metrics] request not served: %d connections are open already", self._connections)
-            writer.transport.abort()
-            return
-        self._connections += 1
+        if len(self._connections) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            log.debug("[metrics] %d connections are open, closing the oldest", CONNECTIONS_MAX)
+            oldest.transport.abort()
+        self._connections[writer] = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer(head.split(b"\r\n", 1)[0]))
+                writer.write(await self._answer(*head.split(b"\r\n")))
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
             log.debug("[metrics] request not served: %s", error)
         finally:
             writer.transport.abort()  # a normal close would wait until the client has read everything
-            self._connections -= 1
+            self._connections.pop(writer, None)
 
-    async def _answer(self, request_line: bytes) -> bytes:
+    async def _answer(self, request_line: bytes, *headers: bytes) -> bytes:
+        if is_loopback(self._host) and not _is_for_loopback(headers):
+            return _response(
+                "421 Misdirected Request",
+                b"this port is open to this machine only: call it localhost, 127.0.0.1 or [::1]\n",
+            )
         method, _, rest = request_line.partition(b" ")
         path, _, query = rest.split(b" ", 1)[0].partition(b"?")
         if method not in (b"GET", b"HEAD"):
@@ -118,6 +126,15 @@ class MetricsServer:
             return _response("404 Not Found", b"unknown path, choose one of " + known + b"\n")
         status = "200 OK" if ok else "503 Service Unavailable"
         return _response(status, body if method == b"GET" else b"", content_type=kind)
+
+
+def _is_for_loopback(headers: Iterable[bytes]) -> bool:
+    """Whether a request names this machine, or no host.
+
+    A page of the web can point its own host name to a loopback address (DNS rebinding), and read what is there.
+    """
+    named = [value.strip() for name, _, value in (each.partition(b":") for each in headers) if name.lower() == b"host"]
+    return all(is_loopback(host_of(each.decode("latin-1"))) for each in named)
 
 
 async def _shown(view: View, query: bytes, *, is_head: bool) -> bytes:

@@ -8,7 +8,7 @@ service answers pages of other origins. Programs other than browsers send neithe
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
-from barnabas.base.hosts import is_loopback
+from barnabas.base.hosts import host_of, is_loopback
 from barnabas.services.http.errors import Refusal
 
 
@@ -32,13 +32,5 @@ def check_origin(headers: Mapping[str, str]) -> None:
 def _netloc(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
-
-
-def host_of(header: str) -> str:
-    """Return the name in a `Host` header, without the port."""
-    try:
-        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:
         return ""

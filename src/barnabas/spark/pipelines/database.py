@@ -64,8 +64,10 @@ class Database:
             self._target = str(Path(rest.removeprefix("///")).absolute())
         else:
             raise DatabaseError(f"{scheme}: only postgresql://… and sqlite:///… are known")
-        #: The URI without what may be secret, for messages: the user's password, and options (`?password=…`).
-        self.name = re.sub(r"://[^@/]*@", "://", uri).partition("?")[0]
+        #: The URI for messages, without its password, which may also be an option (`?password=…`).
+        self.name = re.sub(r"://[^@/]*@", "://", uri)
+        if self.dialect is Dialect.POSTGRESQL:
+            self.name = self.name.partition("?")[0]
 
     @contextmanager
     def connect(self) -> Iterator[Any]:

@@ -79,7 +79,10 @@ Offset = dict[str, Any]
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is `{"lsn": "0/16B3748", "snapshot": false}`; `snapshot` is true until the snapshot has been read."""
+    """An offset is `{"lsn": "0/16B3748", "snapshot": false, "oid": 16385}`.
+
+    `snapshot` is true until the snapshot has been read. `oid` is the table's; checkpoints of earlier versions do not have it.
+    """
 
     def __init__(self, watched: Watched, schema: StructType) -> None:
         self.watched = watched
@@ -88,7 +91,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._shape: Shape | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        return _offset(self.watched.start(), snapshot=self.watched.snapshot)
+        lsn = self.watched.start()
+        return _offset(lsn, self.watched.require_same(None), snapshot=self.watched.snapshot)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self.watched.max_rows) if self.watched.max_rows else ReadAllAvailable()
@@ -98,8 +102,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         after = lsn_number(start["lsn"])
+        oid = self.watched.require_same(start.get("oid"))
         if start["snapshot"]:
-            return _offset(after, snapshot=False)
+            return _offset(after, oid, snapshot=False)
         slot, log = self.watched.place(), self.watched.end_of_log()
         if slot > after:
             raise DatabaseError(
@@ -118,7 +123,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = max([after, *found])
         if latest == after and end - after > _IDLE_BYTES:
             latest = end  # other tables fill the log: let the server delete it
-        return _offset(latest, snapshot=False)
+        if latest == after:
+            return start  # a new offset for the same place would be a batch without rows
+        return _offset(latest, oid, snapshot=False)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         if self._shape is None:
@@ -220,5 +227,5 @@ def _reason(text: str, kind: DataType) -> str:
     return f"is not a {kind.simpleString()}"
 
 
-def _offset(lsn: int, *, snapshot: bool) -> Offset:
-    return {"lsn": lsn_text(lsn), "snapshot": snapshot}
+def _offset(lsn: int, oid: int, *, snapshot: bool) -> Offset:
+    return {"lsn": lsn_text(lsn), "snapshot": snapshot, "oid": oid}

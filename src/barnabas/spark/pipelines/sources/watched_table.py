@@ -1,5 +1,6 @@
 """The PostgreSQL table whose changes are read: its options, its description by the server, its publication and its slot."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -239,6 +240,21 @@ class Watched:
             connection.commit()
         return self._slot()
 
+    def require_same(self, oid: int | None) -> int:
+        """Check that the publication still publishes this very table. Return its oid.
+
+        A table that was renamed takes its place in the publication with it. Another table that gets the name is not published:
+        its changes would be missing without a word.
+        """
+        with self.database.connect() as connection:
+            found = self._require_published(connection)
+        if oid not in (None, found):
+            raise DatabaseError(
+                f"{self.database.name}: {self.table} is another table than before: it was dropped or renamed, and created again. "
+                "Changes between the two are lost. Start again, with a new checkpoint and slot"
+            )
+        return found
+
     def _publish(self, connection: Any, facts: Facts) -> None:
         """Publish the table. From then on PostgreSQL refuses every UPDATE and DELETE of a row that its log cannot identify."""
         table = self.database.quoted(self.table)
@@ -264,15 +280,42 @@ class Watched:
                 "REPLICA IDENTITY FULL: PostgreSQL then logs the whole old row with each UPDATE and DELETE"
             )
 
-    def _require_published(self, connection: Any) -> None:
+    def _require_published(self, connection: Any) -> int:
+        """Return the table's oid. Raises if the publication leaves out the table, its columns, or a kind of change."""
         schema, _, name = self.table.rpartition(".")
         text = self.database.parameter
-        where = f"pubname = {text(1, 'TEXT')} AND schemaname = {text(2, 'TEXT')} AND tablename = {text(3, 'TEXT')}"
-        query = f"SELECT 1 AS n FROM pg_publication_tables WHERE {where}"
-        if not fetch(connection, query, [self.publication, schema, name]):
+        found = fetch(
+            connection,
+            "SELECT c.oid::bigint AS oid, p.pubinsert, p.pubupdate, p.pubdelete, to_jsonb(t) ->> 'attnames' AS columns "
+            "FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname "
+            "JOIN pg_namespace n ON n.nspname = t.schemaname "
+            "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename "
+            f"WHERE p.pubname = {text(1, 'TEXT')} AND t.schemaname = {text(2, 'TEXT')} AND t.tablename = {text(3, 'TEXT')}",
+            [self.publication, schema, name],
+        )
+        if not found:
             raise DatabaseError(
                 f"{self.database.name}: publication {self.publication} does not have table {self.table}: "
-                f"ALTER PUBLICATION {self.publication} ADD TABLE {self.table}"
+                f"ALTER PUBLICATION {self.publication} ADD TABLE {self.table}. If the table was dropped or renamed, and created "
+                "again, its changes since then are lost: start again, with a new checkpoint and slot"
+            )
+        [table] = found
+        if missing := [kind for kind in ("insert", "update", "delete") if not table[f"pub{kind}"]]:
+            raise DatabaseError(
+                f"{self.database.name}: publication {self.publication} does not publish {', '.join(missing)}: changes would be "
+                f"missing. ALTER PUBLICATION {self.publication} SET (publish = 'insert, update, delete, truncate'), and start "
+                "again, with a new checkpoint and slot"
+            )
+        if table["columns"] is not None:
+            self._require_columns(connection, json.loads(table["columns"]))
+        return int(table["oid"])
+
+    def _require_columns(self, connection: Any, published: Sequence[str]) -> None:
+        read = [each.name for each in self.read_columns(self._facts(connection))]
+        if lacking := [name for name in read if name not in published]:
+            raise DatabaseError(
+                f"{self.database.name}: publication {self.publication} leaves out column {', '.join(lacking)} of {self.table}, "
+                f"which would be null in every change: exclude={','.join(lacking)}, or publish the whole table"
             )
 
     def _slot(self) -> int:
