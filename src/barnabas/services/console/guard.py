@@ -17,6 +17,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.registry import RegistryClient
 from barnabas.services.console.cluster import ConsoleCluster
 from barnabas.services.console.errors import Refusal
 from barnabas.services.console.registered import Registered
@@ -26,7 +27,6 @@ from barnabas.services.console.settings import Settings
 from barnabas.services.console.sign_in import Credentials, Identity, credentials_of, prove, registry_config
 from barnabas.services.console.web import Call, Endpoint, User
 from barnabas.services.http.peers import peer_address
-from barnabas.services.registry.client import RegistryClient
 from barnabas.wire.auth.login_pace import SignInThrottle
 
 log = logging.getLogger(__name__)
@@ -66,8 +66,6 @@ class Account:
 
     async def close(self) -> None:
         await self.cluster.close()
-        if self.registered is not None:
-            await self.registered.close()
 
 
 class Guard:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from barnabas.base.errors import BarnabasError
+from barnabas.client.registry import RegistryClient, RegistryRefused, RegistryUnreachable
 from barnabas.services.console.decoding import Undecodable
 from barnabas.services.console.errors import Refusal
 from barnabas.services.registry import wire
-from barnabas.services.registry.client import RegistryClient, RegistryRefused, RegistryUnreachable
 from barnabas.services.registry.formats import Reference
 from barnabas.services.registry.references import imports
 from barnabas.services.registry.values import avro, json_values
@@ -51,9 +51,6 @@ class Registered:
         self._locked_out_until_s = 0.0
         self._readers: dict[int, Any] = {}
         self._trouble: dict[int, tuple[float, str]] = {}
-
-    async def close(self) -> None:
-        self.client.close()
 
     async def ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
         """Send any request of the registry's API. Its refusals become the console's."""
