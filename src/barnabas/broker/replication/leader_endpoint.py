@@ -90,7 +90,7 @@ class FetcherSettings:
     replica_socket_timeout_ms: int = 30_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FetchAnswer:
     error_code: int
     session_id: int

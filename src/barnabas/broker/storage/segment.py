@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 #: A segment is not rolled for its records' timestamps before it reaches this age or this size.
 ROLLED_AGE_MS_MIN: Final = 1_000
 ROLLED_BYTES_MIN: Final = 1 << 20
+#: Appends whose positions a segment remembers.
+TAIL_MAX: Final = 256
 #: The largest timestamp is in the time index, and was not looked up yet.
 UNKNOWN: Final = -2
 
@@ -67,6 +69,7 @@ class Segment:
         "repair_waiters",
         "roll_jitter_ms",
         "size_bytes",
+        "tail",
         "transient",
     )
 
@@ -105,6 +108,8 @@ class Segment:
         self._time_index: TimeIndex | None = None
         self._txn_index: TransactionIndex | None = None
         self._since_index_entry = 0
+        #: First offset -> position of the latest appends: most readers are there, and need no index. A truncation clears it.
+        self.tail: dict[int, int] = {}
         self._index_full = False
         self._max_timestamp = UNKNOWN if size_bytes else NO_TIMESTAMP
         self._offset_of_max_timestamp = base_offset
@@ -296,6 +301,7 @@ class Segment:
             self._disk.truncate(self.file.fd, self.size_bytes)
             self.preallocated = False
         self.is_active = False
+        self.tail.clear()
         if self.pool is not None:
             self.pool.touch(self)
 
@@ -399,7 +405,9 @@ class Segment:
         # Producers choose the timestamps. By sending ever later ones, a producer could force a new segment for each batch.
         return size >= ROLLED_BYTES_MIN or not 0 <= now_ms - self.created_ms < ROLLED_AGE_MS_MIN
 
-    def append(self, data: ReadableBuffer, *, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
+    def append(
+        self, data: ReadableBuffer, first_offset: int, last_offset: int, max_timestamp: int, offset_of_max: int
+    ) -> None:
         """Write whole batches to the end of the file, and add an index entry if enough bytes came since the last one.
 
         One entry per call, as in Kafka: it holds the position of the first batch of the call and the end of the last one.
@@ -418,6 +426,10 @@ class Segment:
             self.time_index.reserve_entry()
         write_fully(self._disk, opened.fd, data, position)
         self.size_bytes = position + size
+        tail = self.tail
+        if len(tail) >= TAIL_MAX:
+            tail.clear()
+        tail[first_offset] = position
         if position == 0:
             self._first_timestamp = max_timestamp
         if self._max_timestamp == UNKNOWN:
@@ -438,6 +450,7 @@ class Segment:
         `largest`: the largest timestamp of the remaining batches, as `largest_timestamp_of` finds it.
         """
         found = self.find(offset)
+        self.tail.clear()
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
