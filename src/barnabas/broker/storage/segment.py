@@ -8,7 +8,6 @@ many. An index is checked when it is opened and at every use; an impossible one 
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -24,13 +23,14 @@ from barnabas.broker.storage.segment_batches import (
     BatchAt,
     CorruptSegment,
     SegmentBatches,
-    check_batch,
     find_from,
+    header_at,
+    last_header,
     short_scan,
 )
 from barnabas.broker.storage.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from barnabas.broker.storage.txn_index import TransactionIndex
-from barnabas.wire.record_batch import HEADER, HEADER_SIZE, BatchHeader
+from barnabas.wire.record_batch import BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ class Segment:
             found = (
                 self.find(offset) if time_index.entries else find_from(self.file, 0, self.size_bytes, self.base_offset)
             )
-            header = None if found is None else self._header_at(found.position)
+            header = None if found is None else header_at(self.file, found.position, self.size_bytes)
         except CorruptSegment as error:
             # The log itself is damaged, and an index that is built from it would end at the damage.
             logger.error(
@@ -380,7 +380,7 @@ class Segment:
         if self._first_timestamp is None:
             if self.size_bytes == 0:
                 return NO_TIMESTAMP
-            self._first_timestamp = self._header_at(0).max_timestamp
+            self._first_timestamp = header_at(self.file, 0, self.size_bytes).max_timestamp
         return self._first_timestamp
 
     # -- writing
@@ -543,14 +543,6 @@ class Segment:
     def part_from(self, position: int) -> SegmentBatches:
         return SegmentBatches(self.file, position, self.size_bytes)
 
-    def _header_at(self, position: int) -> BatchHeader:
-        data = self.file.read(position, HEADER_SIZE)
-        if len(data) < HEADER_SIZE:
-            raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
-        header = BatchHeader._make(HEADER.unpack(data))
-        check_batch(self.log_path, position, header.magic, header.batch_length, self.size_bytes)
-        return header
-
     def find(self, offset: int) -> BatchAt | None:
         """Return the first batch that reaches `offset`; None if all end before it."""
         position = self.offset_index.lookup_position(offset)
@@ -594,20 +586,14 @@ class Segment:
         start = index.lookup_position(index.last_offset) if index.entries else 0
         if start:
             try:
-                return self._last_batch_from(start)
+                return last_header(self.file, start, self.size_bytes)
             except CorruptSegment as error:
                 if error.position != start:
                     raise
                 self._repair(f"the last entry is wrong: {error}")
                 index = self.offset_index
                 start = index.lookup_position(index.last_offset) if index.entries else 0
-        return self._last_batch_from(start)
-
-    def _last_batch_from(self, position: int) -> BatchHeader | None:
-        if position and position >= self.size_bytes:
-            raise CorruptSegment(f"{self.log_path}: position {position} is past the end at {self.size_bytes}", position)
-        last = deque((at for at, _ in short_scan(self.file, position, self.size_bytes, self.size_bytes)), maxlen=1)
-        return self._header_at(last[0]) if last else None
+        return last_header(self.file, start, self.size_bytes)
 
     def batch_bytes(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(position, size_bytes)
