@@ -28,6 +28,7 @@ EXPORT_BYTES_MAX: Final = 256 * 1024 * 1024
 SCHEMA_BYTES_MAX: Final = 8 * 1024 * 1024
 #: A refusal quotes a schema, and lists differences.
 _REFUSAL_BYTES_MAX: Final = 1024 * 1024
+_TIMEOUT_MS: Final = 60_000
 _NOT_FOUND: Final = 404
 #: Status codes that say nothing about the request: later, or at another instance, it may succeed. NOT_FOUND is one of them
 #: unless the registry itself says so: a proxy in front of it may have no registry to ask at the moment.
@@ -97,7 +98,7 @@ class RegistryClient:
     certificate: str | None = None
     key: str | None = None
     #: Limit of each read. A whole answer may take three times as long.
-    timeout_ms: int = 60_000
+    timeout_ms: int = _TIMEOUT_MS
     answer_bytes_max: int = EXPORT_BYTES_MAX
     #: Whether all requests of this client may be sent twice, and not only reads.
     may_repeat: bool = False
@@ -107,7 +108,7 @@ class RegistryClient:
             raise ConfigError(f"{self.url!r} is not the address of a registry; write for example http://localhost:8081")
 
     @classmethod
-    def from_config(cls, url: str, config: Mapping[str, str]) -> Self:
+    def from_config(cls, url: str, config: Mapping[str, str], *, timeout_ms: int = _TIMEOUT_MS) -> Self:
         """`config` has the names that Confluent's clients use.
 
         :raises ConfigError: for a name that is not known, or a file that cannot be read.
@@ -117,7 +118,8 @@ class RegistryClient:
                 f"{', '.join(sorted(unknown))}: not a setting of a registry's client; "
                 f"the settings are {', '.join(sorted(CONFIG_NAMES))}"
             )
-        client = cls(url, **{_ARGUMENTS[name]: value for name, value in config.items()})  # type: ignore[arg-type]
+        given = {_ARGUMENTS[name]: value for name, value in config.items()}
+        client = cls(url, timeout_ms=timeout_ms, **given)  # type: ignore[arg-type]
         client._tls()
         return client
 
