@@ -46,7 +46,7 @@ class KeptState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a leader writes: only the batches that changed. An unchanged start offset is -1."""
+    """A write of a leader: only the batches that changed. An unchanged start offset is -1."""
 
     state_epoch: int
     leader_epoch: int
