@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
-from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.testing import Cluster, wait_until
+from tests.support.command_line import CliRunner
 
 SIZE_BYTES = 24 << 20
 VALUE = b"x" * 20_000

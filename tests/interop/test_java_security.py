@@ -15,7 +15,6 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from typer.testing import CliRunner
 
 from barnabas.base.config.properties import format_properties
 from barnabas.cli.local_cluster import LocalCluster, wait_until
@@ -26,6 +25,7 @@ from tests.interop import java_client
 from tests.interop.test_java_tools import Tools
 from tests.oauth_provider import AUDIENCE, Provider, SigningKey, serving
 from tests.pki import Authority
+from tests.support.command_line import CliRunner
 
 pytestmark = pytest.mark.usefixtures("java")
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.testing import wait_until
 from tests.interop.kinds import APACHE, OURS, MixedCluster
+from tests.support.command_line import CliRunner
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 SETTINGS = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}

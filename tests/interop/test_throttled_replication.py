@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner
 
 from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.cli.main import app
@@ -18,6 +17,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.testing import wait_until
 from tests.interop.kinds import APACHE, OURS, MixedCluster
+from tests.support.command_line import CliRunner
 
 SIZE_BYTES = 3_000_000
 RATE = 600_000

@@ -21,6 +21,7 @@ from barnabas.client.admin.partitions import alter_reassignments, elect_leaders
 from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError, check
+from barnabas.testing.simulation.process import BrokerProcess
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -31,11 +32,10 @@ from barnabas.wire.messages.incremental_alter_configs import (
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.simulation.encounter_clients import TURN_S, EncounterClient
 from tests.simulation.load import RECREATED
-from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
+    from barnabas.testing.simulation.network import Line
     from tests.simulation.cluster import SimCluster
-    from tests.simulation.network import _Line
 
 #: Time for brokers to come back, and for the cluster to finish what the previous client started.
 QUIET_WITHIN_S: Final = 10.0
@@ -271,13 +271,13 @@ class TopicRecreator(AftermathClient):
                 )
             await asyncio.sleep(TURN_S)
 
-    def _answers_to(self, controller: BrokerProcess, broker: BrokerProcess) -> "_Line | None":
+    def _answers_to(self, controller: BrokerProcess, broker: BrokerProcess) -> "Line | None":
         """Return the broker's side of the connection that the controller has to it."""
         channel, _ = controller.broker.controller._channels.get(broker.id, (None, None))  # type: ignore[union-attr]
         link: Any = None if channel is None else channel._lifeline._link
         if link is None or link._transport is None:
             return None
-        line: _Line = link._transport._line.other
+        line: Line = link._transport._line.other
         return None if line.is_closed or line.is_gone or line.is_reset or line.held is not None else line
 
     async def _choose_group(self, cluster: AsyncClient) -> tuple[str, BrokerProcess | None]:

@@ -25,6 +25,9 @@ from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, decode_config
 from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.testing.simulation.network import Network
+from barnabas.testing.simulation.process import BrokerProcess, Process, ZooKeeperProcess
+from barnabas.testing.simulation.world import World
 from tests.simulation import leak_check
 from tests.simulation.admin import Administrator
 from tests.simulation.after_the_faults import aftermath_clients
@@ -51,9 +54,7 @@ from tests.simulation.load import (
     TableKeeper,
     TransactionalProducer,
 )
-from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
-from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
 from tests.simulation.reader_faults import ReaderFaultClient
 from tests.simulation.records import bytes_of, missed_aborts, offset_records
 from tests.simulation.recreated_topics import PersistentProducer, RecklessProducer
@@ -62,7 +63,6 @@ from tests.simulation.timed_client_faults import FLUSHED_PARTITIONS, FLUSHED_SET
 from tests.simulation.topic_creators import QuotaSetter, TopicCreator
 from tests.simulation.transform_load import OUTPUT, Transformer, TwoPhaseProducer
 from tests.simulation.unusual_members import StaticMember, UnusualMember
-from tests.simulation.world import World
 from tests.simulation.zookeeper_intruder import Intruder
 
 #: Settings with which compaction runs within seconds.

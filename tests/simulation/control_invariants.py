@@ -16,8 +16,8 @@ from barnabas.broker.runtime.shard import ShardState
 from barnabas.broker.zookeeper_client.paths import CONTROLLER_EPOCH, broker_id, delete_topic, partition_state
 from barnabas.broker.zookeeper_client.paths import topic as topic_path
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.load import RECKLESS
-from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

@@ -15,9 +15,9 @@ from barnabas.broker.storage.names import DELETE_DIR_SUFFIX, DELETED_SUFFIX, LOG
 from barnabas.broker.zookeeper_client import paths
 from barnabas.client.admin.partitions import alter_replica_log_dirs
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.encounter_clients import EncounterClient, TopicRemaker
 from tests.simulation.load import Client
-from tests.simulation.process import BrokerProcess
 from tests.simulation.triggers import TimedFaults
 
 if TYPE_CHECKING:

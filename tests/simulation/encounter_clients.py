@@ -16,8 +16,8 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer, ProducerConfig
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.load import RECREATED, Client, Persistent
-from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client import paths
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.encounter_clients import EncounterClient
-from tests.simulation.process import BrokerProcess
 from tests.simulation.triggers import TimedFaults
 
 if TYPE_CHECKING:

@@ -17,15 +17,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from barnabas.testing.simulation.network import Network
+from barnabas.testing.simulation.process import Process, ZooKeeperProcess, loop_of
+from barnabas.testing.simulation.world import World
+from barnabas.testing.simulation.zookeeper import Frames
 from barnabas.zookeeper import reads, txns, wire
 from barnabas.zookeeper.machine import Machine, Written
 from barnabas.zookeeper.service import Service
 from barnabas.zookeeper.watches import Client
 from barnabas.zookeeper.wire import Op, Reader
-from tests.simulation.network import Network
-from tests.simulation.process import Process, ZooKeeperProcess, loop_of
-from tests.simulation.world import World
-from tests.simulation.zookeeper import Frames
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults

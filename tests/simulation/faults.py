@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client.paths import TOPICS, config_entity, partition_state, topic
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
+from barnabas.testing.simulation.process import BrokerProcess, Process
 from tests.simulation.descriptor_limits import Scarcity
 from tests.simulation.encounters import Encounters
 from tests.simulation.ensemble import EnsembleFaults
 from tests.simulation.load import RECKLESS
-from tests.simulation.process import BrokerProcess, Process
 from tests.simulation.timed_broker_faults import TimedBrokerFaults
 
 if TYPE_CHECKING:

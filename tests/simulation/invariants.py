@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.replication.state import Role
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.control_invariants import SETTLED_S, ControlInvariants
-from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

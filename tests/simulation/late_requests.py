@@ -13,6 +13,7 @@ from barnabas.base.ids import TopicPartition
 from barnabas.base.words import LATEST
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
+from barnabas.testing.simulation.process import BrokerProcess
 from barnabas.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -28,7 +29,6 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from tests.simulation.load import Client
-from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

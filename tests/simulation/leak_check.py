@@ -14,8 +14,8 @@ from barnabas.broker.storage.file_handle import OpenFile
 from barnabas.broker.storage.names import LOG_SUFFIX
 
 if TYPE_CHECKING:
+    from barnabas.testing.simulation.process import BrokerProcess
     from tests.simulation.cluster import SimCluster
-    from tests.simulation.process import BrokerProcess
 
 #: Longer than sessions and rebalances of the load's groups take to end.
 QUIET_S = 12.0
@@ -23,6 +23,8 @@ QUIET_S = 12.0
 CLIENTS = ("DelayedProduce", "DelayedDeleteRecords", "ClassicMember", "ConsumerMember")
 #: Classes of objects that a broker needs for each other broker: waiting fetches, requests and their responses.
 LINKS = ("DelayedFetch", "Call", "_Pending")
+#: Objects of the simulator refer to all processes of the world.
+_SIMULATOR = "barnabas.testing.simulation."
 #: Files that are deleted after `file.delete.delay.ms`.
 _DELETIONS = ("_delete_later", "_remove_tree_later")
 
@@ -82,7 +84,9 @@ def walk(root: object) -> tuple[Counter[str], tuple[str, int], list[OpenFile]]:
             left.append((each.__self__, place))
         elif isinstance(each, types.FunctionType):
             left += [(value, place) for value in _captured(each)]
-        elif kind.__module__.startswith("barnabas.") and not isinstance(each, type):
+        elif kind.__module__.startswith("barnabas.") and not (
+            isinstance(each, type) or kind.__module__.startswith(_SIMULATOR)
+        ):
             kinds[kind.__name__] += 1
             if isinstance(each, OpenFile):
                 files.append(each)

@@ -9,8 +9,8 @@ from barnabas.base.words import AclOperation, AclResourceType, PatternType, Perm
 from barnabas.broker.features.link.feature import LinkPlugin
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls, delete_acls
 from barnabas.client.errors import ClientError
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.load import RECKLESS, Client
-from tests.simulation.process import BrokerProcess
 from tests.simulation.profiles import Profile
 from tests.simulation.tier_troubles import Overrule
 

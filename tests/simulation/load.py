@@ -19,8 +19,8 @@ from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConsumer
 from barnabas.client.membership import GroupConfig
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
+from barnabas.testing.simulation.process import Process
 from tests.simulation.oracle import Fate, Oracle, Read, Sent, Sum
-from tests.simulation.process import Process
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

@@ -21,10 +21,10 @@ from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched
+from barnabas.testing.simulation.process import BrokerProcess
 from barnabas.wire.control_records import ControlType, control_type
 from barnabas.wire.records import iter_records
 from tests.simulation.load import FORMER, RECKLESS, Persistent
-from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.tier_world import TieredCluster

@@ -10,7 +10,7 @@ from enum import Enum
 from barnabas.base.ids import TopicPartition
 from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.base.words import READ_COMMITTED
-from tests.simulation.world import World
+from barnabas.testing.simulation.world import World
 
 #: Separator in the name of a record, which is its value.
 SEPARATOR = "/"

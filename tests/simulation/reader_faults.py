@@ -19,7 +19,7 @@ from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer
 from barnabas.client.membership import GroupConfig
 from barnabas.client.transactions import Transactions
-from tests.simulation.process import BrokerProcess
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.slow_readers import SlowReaderFaultClient
 
 #: The topic that they read, and its partitions.

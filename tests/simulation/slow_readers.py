@@ -14,13 +14,13 @@ from barnabas.broker.storage.file_handle import NEVER_CUT
 from barnabas.client.admin.partitions import alter_reassignments, elect_leaders
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.transactions import Transactions
-from tests.simulation.network import WINDOW_BYTES
-from tests.simulation.process import BrokerProcess
+from barnabas.testing.simulation.network import WINDOW_BYTES
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.succession_faults import SuccessionFaultClient
 from tests.simulation.timed_client_faults import Led
 
 if TYPE_CHECKING:
-    from tests.simulation.network import _Line
+    from barnabas.testing.simulation.network import Line
 
 _TIMEOUT_MS: Final = 5_000
 #: Number of batches that makes a response larger than what is sent as one piece.
@@ -118,7 +118,7 @@ class SlowReaderFaultClient(SuccessionFaultClient):
 
     # -- an answer that is half sent ----------------------------------------------------------------------------------------
 
-    async def _sending(self, led: Led, answers: "_Line", end: int) -> Any:
+    async def _sending(self, led: Led, answers: "Line", end: int) -> Any:
         """Return the file part that the leader is sending, if it has sent whole batches of it; otherwise None."""
         found: list[Any] = []
 
@@ -162,7 +162,7 @@ class SlowReaderFaultClient(SuccessionFaultClient):
 
 
 @contextmanager
-def _held(line: "_Line", *, window_bytes: int = WINDOW_BYTES) -> Iterator[None]:
+def _held(line: "Line", *, window_bytes: int = WINDOW_BYTES) -> Iterator[None]:
     line.hold()
     line.window_bytes = window_bytes
     try:
@@ -171,24 +171,24 @@ def _held(line: "_Line", *, window_bytes: int = WINDOW_BYTES) -> Iterator[None]:
         _release(line)
 
 
-def _release(line: "_Line") -> None:
+def _release(line: "Line") -> None:
     line.window_bytes = WINDOW_BYTES
     if line.held is not None:
         line.release()
     line.poll()
 
 
-def fetches_of(process: BrokerProcess, tp: TopicPartition) -> "_Line | None":
+def fetches_of(process: BrokerProcess, tp: TopicPartition) -> "Line | None":
     """Return a follower's side of the connection on which it fetches a partition."""
     fetcher = process.broker.replication.fetchers.fetcher_of(tp) if process.is_serving and process.broker else None
     connection: Any = None if fetcher is None else getattr(fetcher._endpoint, "_connection", None)
     if connection is None or connection._transport is None:
         return None
-    line: _Line = connection._transport._line
+    line: Line = connection._transport._line
     return None if line.is_closed or line.is_gone or line.is_reset else line
 
 
-def _queued(process: BrokerProcess, line: "_Line") -> list[Any]:
+def _queued(process: BrokerProcess, line: "Line") -> list[Any]:
     """Return what a broker has queued for a connection and cannot send yet."""
     for sock in line.watchers:
         waiting = None if process.loop is None else process.loop.writers.get(sock.fileno())

@@ -10,9 +10,9 @@ from barnabas.base.ids import TopicPartition
 from barnabas.broker.storage import names
 from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log_types import Origin
+from barnabas.testing.simulation.disk_files import EVERYTHING, NAME, SYNC
+from barnabas.testing.simulation.disk_life import Life
 from barnabas.wire.records import BatchBuilder, end_txn_marker
-from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
-from tests.simulation.disk_life import Life
 from tests.simulation.storage_ledger import Promise
 from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, StorageWorld
 

@@ -8,7 +8,7 @@ from barnabas.base.ids import TopicPartition
 from barnabas.broker.storage import names
 from barnabas.broker.storage.log_types import Origin
 from barnabas.broker.storage.manager_upkeep import CHECKPOINTS
-from tests.simulation.disk_files import SYNC, Dir, File
+from barnabas.testing.simulation.disk_files import SYNC, Dir, File
 from tests.simulation.storage_few_descriptors import FallibleWorld, ScarceWorld
 from tests.simulation.storage_ledger import Ledger, Promise
 from tests.simulation.storage_moves import OTHER, MovingWorld

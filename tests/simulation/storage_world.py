@@ -24,11 +24,11 @@ from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import Origin
 from barnabas.broker.storage.manager import LogManager
 from barnabas.broker.storage.manager_settings import ManagerSettings
+from barnabas.testing.simulation.disk import SimDisk
+from barnabas.testing.simulation.disk_files import EVERYTHING, NAME, SYNC
 from barnabas.wire.record_batch import BatchHeader, read_header
 from barnabas.wire.records import BatchBuilder, end_txn_marker
 from tests.manual_time import ManualClock, ManualThreads, ManualTimers
-from tests.simulation.disk import SimDisk
-from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
 from tests.simulation.storage_ledger import (
     Ledger,
     Promise,

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from barnabas.base.host.disk import Disk, write_fully
 from barnabas.broker.storage.offset_index import OffsetIndex
-from tests.simulation.disk import SimDisk
-from tests.simulation.disk_files import CHANGES, PAGE_BYTES, SECTOR_BYTES, WRITE
-from tests.simulation.disk_life import Life
+from barnabas.testing.simulation.disk import SimDisk
+from barnabas.testing.simulation.disk_files import CHANGES, PAGE_BYTES, SECTOR_BYTES, WRITE
+from barnabas.testing.simulation.disk_life import Life
 
 # -- compared with a real disk
 

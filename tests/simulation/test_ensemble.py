@@ -11,12 +11,12 @@ from kazoo.protocol import serialization as requests
 from barnabas.broker.zookeeper_client.kazoo_client import KazooConnection
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
+from barnabas.testing.simulation.network import Network
+from barnabas.testing.simulation.process import Process
+from barnabas.testing.simulation.world import World
+from barnabas.testing.simulation.zookeeper import SimKazooClient
 from tests.simulation.ensemble import SYNC_LIMIT_S, FollowerProcess, LeaderProcess
-from tests.simulation.network import Network
-from tests.simulation.process import Process
 from tests.simulation.simulate import in_child
-from tests.simulation.world import World
-from tests.simulation.zookeeper import SimKazooClient
 
 PATH = "/number"
 

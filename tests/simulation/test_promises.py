@@ -13,18 +13,18 @@ from barnabas.broker.groups.records import OffsetCommit, offset_commit
 from barnabas.broker.replication.delayed import DelayedProduce
 from barnabas.broker.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.broker.storage.file_handle import OpenFile
+from barnabas.testing.simulation.disk_life import Life
+from barnabas.testing.simulation.network import Network
+from barnabas.testing.simulation.process import BrokerProcess, Process
+from barnabas.testing.simulation.world import Violation, World
 from barnabas.wire.records import BatchBuilder
 from tests.simulation import leak_check
 from tests.simulation.cluster import SimCluster
-from tests.simulation.disk_life import Life
 from tests.simulation.faults import Damage, Faults
 from tests.simulation.leak_check import walk
-from tests.simulation.network import Network
 from tests.simulation.oracle import Fate, Oracle, Read, Sent
-from tests.simulation.process import BrokerProcess, Process
 from tests.simulation.records import offset_records
 from tests.simulation.scenario import Scenario
-from tests.simulation.world import Violation, World
 
 INPUT, OUTPUT = TopicPartition("orders", 0), TopicPartition("outcome", 0)
 COMING = TopicPartition("coming", 0)

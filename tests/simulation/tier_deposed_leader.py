@@ -11,7 +11,7 @@ from tests.simulation.tier_troubles import LOOK_S, Overrule, Overruling, Trouble
 from tests.simulation.timed_client_faults import answers_to
 
 if TYPE_CHECKING:
-    from tests.simulation.network import _Line
+    from barnabas.testing.simulation.network import Line
 
 #: Size up to which a segment has just begun: it lasts until the transaction has ended.
 EARLY_BYTES = 1_000
@@ -54,7 +54,7 @@ class OverruleUnheard(Overrule):
         self._first = first
         #: The log end when the transaction had ended.
         self._end: int | None = None
-        self._held: list[_Line] = []
+        self._held: list[Line] = []
 
     def begin(self) -> None:
         others = [each for each in self._cluster.brokers.values() if each is not self._leader]

@@ -10,8 +10,8 @@ from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.fetching import ConsumerConfig
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.load import Client, Persistent
-from tests.simulation.process import BrokerProcess
 from tests.simulation.tier_troubles import LOOK_S, Trouble
 
 if TYPE_CHECKING:

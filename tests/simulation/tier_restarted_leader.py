@@ -9,10 +9,10 @@ from barnabas.broker.storage import names
 from barnabas.client.admin.partitions import delete_records, list_offsets
 from barnabas.client.consumer import Consumer
 from barnabas.client.fetching import ConsumerConfig
-from tests.simulation.disk_files import File
+from barnabas.testing.simulation.disk_files import File
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.load import Client, Persistent
 from tests.simulation.lossy_tiered_topic import TP, HistoryReader
-from tests.simulation.process import BrokerProcess
 from tests.simulation.tier_troubles import LOOK_S, Trouble
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer, ProducerConfig
+from barnabas.testing.simulation.process import BrokerProcess
 from barnabas.wire.records import BatchBuilder
 from tests.simulation.load import FORMER, RECKLESS, Client, Persistent, TransactionalProducer, give_up, settle
 from tests.simulation.oracle import Fate
-from tests.simulation.process import BrokerProcess
 from tests.simulation.profiles import Profile
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from barnabas.broker.features.tiered import layout
 from barnabas.broker.features.tiered.feature import TieredPlugin
 from barnabas.broker.features.tiered.lineage import piece_at, touches
 from barnabas.broker.features.tiered.store import FilePart, StoreFault
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.memory_store import MemoryStore
 from tests.simulation.cluster import SETTLE_S, SimCluster
 from tests.simulation.load import Client
 from tests.simulation.lossy_tiered_topic import TP as RECKLESS_TP
 from tests.simulation.lossy_tiered_topic import AbortAuditor, HistoryAuditor, HistoryReader, LineageWatch
-from tests.simulation.process import BrokerProcess
 from tests.simulation.recreated_topics import RecklessProducer
 from tests.simulation.scenario import Scenario
 from tests.simulation.tier_deposed_leader import KINDS as OVERRULED

@@ -19,7 +19,7 @@ from barnabas.broker.zookeeper_client.znodes import (
     encode_config_change,
     encode_preferred_replica_election,
 )
-from tests.simulation.process import BrokerProcess
+from barnabas.testing.simulation.process import BrokerProcess
 from tests.simulation.triggers import NONSENSE, TimedFaults
 
 if TYPE_CHECKING:

@@ -24,19 +24,19 @@ from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.identity import ProducerIdentity
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
 from barnabas.client.transactions import Transactions
+from barnabas.testing.simulation.process import BrokerProcess
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests.simulation.control_invariants import COORDINATORS
 from tests.simulation.foreign_clients import ForeignClient
 from tests.simulation.load import give_up, settle
 from tests.simulation.oracle import Fate, Sent, Sum
-from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from barnabas.testing.simulation.network import Line
     from tests.simulation.cluster import SimCluster
-    from tests.simulation.network import _Line
 
 #: A topic that no other client writes to: acknowledged records are on disk, and records are small.
 FLUSHED_TOPIC: Final = "ambushed"
@@ -396,7 +396,7 @@ class TimedFaultClient(ForeignClient):
         name: str,
         identity: ProducerIdentity,
         sum_: Sum,
-        markers: "_Line",
+        markers: "Line",
         process: BrokerProcess,
         controller: BrokerProcess,
         place: TopicPartition,
@@ -552,12 +552,12 @@ class TimedFaultClient(ForeignClient):
                 raise
 
 
-def answers_to(process: BrokerProcess, other: BrokerProcess, purpose: str) -> "_Line | None":
+def answers_to(process: BrokerProcess, other: BrokerProcess, purpose: str) -> "Line | None":
     """Return the other broker's side of a connection that a broker has to it."""
     links = getattr(process.broker, "broker_connections", None)
     for lane in () if links is None else links._lanes:
         _, connection = lane._connections.get(other.id, (None, None))
         if lane._purpose == purpose and connection is not None and connection._transport is not None:
-            line: _Line = connection._transport._line.other
+            line: Line = connection._transport._line.other
             return None if line.is_closed or line.is_gone or line.is_reset else line
     return None

@@ -10,7 +10,7 @@ from barnabas.base.host.disk import TMP_SUFFIX
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, ReplicaAssignment, encode_reassign_partitions
-from tests.simulation.process import BrokerProcess
+from barnabas.testing.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults

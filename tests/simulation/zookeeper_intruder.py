@@ -17,8 +17,8 @@ from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty, ZkError
 from barnabas.broker.zookeeper_client.znodes import encode_config_change
+from barnabas.testing.simulation.zookeeper import SimKazooClient
 from tests.simulation.load import Client
-from tests.simulation.zookeeper import SimKazooClient
 
 #: Seconds between two looks.
 PACE_S = (0.3, 1.5)

@@ -17,7 +17,8 @@ import pytest
 from scripts import diagrams
 
 from barnabas.base.config.catalog import TOPIC_SETTINGS, broker_setting
-from barnabas.cli.main import COMMANDS, load
+from barnabas.cli import _typer_bridge
+from barnabas.cli.main import COMMANDS, load, module_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"])
@@ -45,14 +46,17 @@ def code_of(text: str) -> str:
 
 @cache
 def options_of(command: str) -> frozenset[str]:
-    rewrites = getattr(importlib.import_module(COMMANDS[command].module), "REWRITES", {})
+    rewrites = getattr(module_of(command), "REWRITES", {})
     return frozenset({name for names in spellings(command) for name in names} | {*rewrites, "--help"})
 
 
 @cache
 def spellings(command: str) -> tuple[tuple[str, ...], ...]:
     """Each option, by all of its names: `--wait` and `--no-wait` are one."""
-    click = load(command, importlib.import_module(COMMANDS[command].module))
+    if hasattr(module_of(command), "TOOL"):
+        tool = load(command)
+        return tuple(option.flags for option in tool.options) + tuple((action.flag,) for action in tool.actions)
+    click = _typer_bridge.load(command, module_of(command))
     return tuple((*option.opts, *option.secondary_opts) for option in click.params)
 
 

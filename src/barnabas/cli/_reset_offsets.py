@@ -13,6 +13,7 @@ from typing import Self
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
+from barnabas.base.times import duration_ms
 from barnabas.base.words import EARLIEST, LATEST
 from barnabas.cli._tool import UsageError, parse_number, run, say, say_json, write
 from barnabas.client.admin import groups as admin
@@ -272,22 +273,9 @@ def parse_datetime_ms(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-_DURATION = re.compile(
-    r"(?P<sign>[-+])?P(?:(?P<days>[-+]?\d+)D)?"
-    r"(?:T(?=[-+\d])(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?(?:(?P<seconds>[-+]?\d+(?:\.\d{1,9})?)S)?)?",
-    re.IGNORECASE,
-)
-
-
 def parse_duration_ms(text: str) -> int:
     """Parse `P1DT2H3M4.5S` as java.time.Duration does."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.group(unit) for unit in ("days", "hours", "minutes", "seconds")):
-        raise UsageError(f"--by-duration {text}: write PnDTnHnMnS, for example PT30M or P7D")
-    total_s = (
-        int(match["days"] or 0) * 86_400
-        + int(match["hours"] or 0) * 3_600
-        + int(match["minutes"] or 0) * 60
-        + float(match["seconds"] or 0)
-    )
-    return round(total_s * 1000) * (-1 if match["sign"] == "-" else 1)
+    try:
+        return duration_ms(text)
+    except ValueError:
+        raise UsageError(f"--by-duration {text}: write PnDTnHnMnS, for example PT30M or P7D") from None

@@ -3,9 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
@@ -17,7 +15,8 @@ from barnabas.base.words import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, matches, options, run, say, say_json
+from barnabas.cli._tool import UsageError, matches, say, say_json
+from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, excludes
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 
@@ -32,38 +31,6 @@ _TIMES: Final = {
 _RULE: Final = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
 
 Filter = Callable[[TopicPartition], bool]
-
-
-def command(
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    topic_partitions: Annotated[
-        str | None,
-        typer.Option(
-            "--topic-partitions", metavar="T1:1,T2:0-3,T3,T4:5-,T5:-3", help="Topics, each with partitions or a range."
-        ),
-    ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="A topic, or a regular expression.")] = None,
-    partitions: Annotated[str | None, typer.Option("--partitions", metavar="0,1,…", help="Only these.")] = None,
-    time: Annotated[
-        str,
-        typer.Option(
-            "--time",
-            help="A timestamp, or latest, earliest, max-timestamp, earliest-local, latest-tiered, earliest-pending-upload.",
-        ),
-    ] = "latest",
-    exclude_internal_topics: Annotated[
-        bool, typer.Option("--exclude-internal-topics", help="Leave internal topics out.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Print offsets of partitions, by time."""
-    if topic_partitions is not None and (topic is not None or partitions is not None):
-        raise UsageError("--topic-partitions cannot be used with --topic or --partitions")
-    wanted = rules_filter(topic_partitions) if topic_partitions is not None else topic_filter(topic or ".*", partitions)
-    at = parse_time(time)
-    config = options(bootstrap_server, command_config)
-    run(config, lambda cluster: _print(cluster, wanted, at, exclude_internal_topics, json))
 
 
 def parse_time(text: str) -> int:
@@ -109,17 +76,48 @@ def _rule(text: str) -> Filter:
     return lambda where: matches(pattern, where.topic) and low <= where.partition < high
 
 
-async def _print(cluster: AsyncClient, wanted: Filter, at: int, exclude_internal: bool, json: bool) -> None:
+TOOL = Tool(
+    kafka="kafka-get-offsets.sh",
+    options=(
+        *CONNECTION,
+        Option(
+            "--topic-partitions",
+            "Topics, each with partitions or a range.",
+            rules_filter,
+            metavar="T1:1,T2:0-3,T3,T4:5-,T5:-3",
+        ),
+        Option("--topic", "A topic, or a regular expression.", default=".*"),
+        Option("--partitions", "Only these.", metavar="0,1,…"),
+        Option("--time", f"A timestamp, or {', '.join(_TIMES)}.", parse_time, default="latest"),
+        Option("--exclude-internal-topics", "Leave internal topics out.", bool),
+        JSON,
+    ),
+    rules=(excludes("--topic-partitions", "--topic", "--partitions"),),
+    examples=("barnabas get-offsets --topic orders --time earliest",),
+)
+
+
+@TOOL.main
+async def _print(
+    cluster: AsyncClient,
+    topic_partitions: Filter | None,
+    topic: str,
+    partitions: str | None,
+    time: int,
+    exclude_internal_topics: bool,
+    json: bool,
+) -> None:
+    wanted = topic_partitions or topic_filter(topic, partitions)
     chosen = [
         where
         for name, info in (await cluster.all_topics()).items()
-        if not (exclude_internal and info.internal)
+        if not (exclude_internal_topics and info.internal)
         for part in info.partitions
         if wanted(where := TopicPartition(name, part.index))
     ]
     if not chosen:
         raise UsageError("Could not match any topic-partitions with the specified filters")
-    listed = await list_offsets(cluster, dict.fromkeys(chosen, at))
+    listed = await list_offsets(cluster, dict.fromkeys(chosen, time))
     found: list[tuple[TopicPartition, int]] = []
     # As in Kafka, sort by the text of the partition: topic-10 comes before topic-2.
     for where in sorted(listed, key=str):

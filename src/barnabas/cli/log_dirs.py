@@ -1,36 +1,30 @@
 """`barnabas log-dirs`: kafka-log-dirs.sh. Its output was always JSON; `--json` only leaves out the prose."""
 
 import json as json_module
-from typing import Annotated
-
-import typer
+from collections.abc import Sequence
 
 from barnabas.base.errors import ErrorCode
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, commas, options, parse_number, run, say
+from barnabas.cli._tool import UsageError, commas, say
+from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, numbers, words
 from barnabas.client.admin.partitions import describe_log_dirs
 from barnabas.client.asynchronous import AsyncClient
 
-
-def command(
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    describe: Annotated[bool, typer.Option("--describe", help="Describe log directories.")] = False,
-    topic_list: Annotated[str, typer.Option("--topic-list", metavar="T1,T2", help="Only these topics.")] = "",
-    broker_list: Annotated[str, typer.Option("--broker-list", metavar="0,1,2", help="Only these brokers.")] = "",
-    json: Json = False,
-) -> None:
-    """Describe log directories and the replicas in them."""
-    if not describe:
-        raise UsageError('Missing required argument "[describe]"')
-    topics = {topic for topic in topic_list.split(",") if topic}
-    brokers = [parse_number(text, what="--broker-list") for text in broker_list.split(",") if text]
-    config = options(bootstrap_server, command_config)
-    run(config, lambda cluster: _describe(cluster, brokers, topics, json))
+TOOL = Tool(
+    kafka="kafka-log-dirs.sh",
+    options=(
+        *CONNECTION,
+        Option("--topic-list", "Only these topics.", words, metavar="T1,T2", default=()),
+        Option("--broker-list", "Only these brokers.", numbers, metavar="0,1,2", default=()),
+        JSON,
+    ),
+    examples=("barnabas log-dirs --describe --topic-list orders --json",),
+)
 
 
-async def _describe(cluster: AsyncClient, wanted: list[int], topics: set[str], json: bool) -> None:
+@TOOL.action("--describe", "Describe log directories.")
+async def _describe(cluster: AsyncClient, broker_list: Sequence[int], topic_list: Sequence[str], json: bool) -> None:
     alive = sorted(await cluster.brokers())
-    missing = [broker for broker in wanted if broker not in alive]
+    missing = [broker for broker in broker_list if broker not in alive]
     if missing:
         raise UsageError(
             f"The given brokers do not exist from --broker-list: {commas(missing)}. "
@@ -39,7 +33,7 @@ async def _describe(cluster: AsyncClient, wanted: list[int], topics: set[str], j
     if not json:
         say("Querying brokers for log directories information")
     brokers = []
-    for broker in sorted(set(wanted)) or alive:
+    for broker in sorted(set(broker_list)) or alive:
         directories = [
             {
                 "partitions": [
@@ -50,7 +44,7 @@ async def _describe(cluster: AsyncClient, wanted: list[int], topics: set[str], j
                         "isFuture": part.is_future_key,
                     }
                     for topic in result.topics
-                    if not topics or topic.name in topics
+                    if not topic_list or topic.name in topic_list
                     for part in topic.partitions
                 ],
                 "error": ErrorCode(result.error_code).name if result.error_code else None,

@@ -5,15 +5,12 @@ from typing import Annotated
 
 import typer
 
-from barnabas.cli._command import failing_well
-
 
 class Acl(StrEnum):
     SECURE = "secure"
     UNSECURE = "unsecure"
 
 
-@failing_well
 def command(
     acl: Annotated[
         Acl, typer.Option("--zookeeper.acl", help="secure: brokers write, others read; unsecure: everybody does all.")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, TypeVar
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.errors import ConfigError, ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.client.config import ClientConfig
@@ -479,7 +480,11 @@ class ClientCore:
         allowed_ms = self.config.api_timeout_ms if timeout_ms is None else timeout_ms
         began_s = self.io.now_s()
         deadline_s = began_s + allowed_ms / 1000
-        tries = 0
+        first_ms = self.config.retry_backoff_ms if pause_ms is None else pause_ms
+        # Plus or minus 20 %, as Kafka's clients do.
+        backoff = Backoff(
+            first_ms / 1000, self.config.retry_backoff_max_ms / 1000, lambda: self._chance.uniform(0.8, 1.2)
+        )
         while True:
             try:
                 return await attempt()
@@ -489,18 +494,12 @@ class ClientCore:
                 was_lost = isinstance(error, ConnectionLost | RequestTimedOut)
                 if was_lost and self._fails_early and not self.image.brokers:
                     waited_ms = (self.io.now_s() - began_s) * 1000
-                    if tries >= _BOOTSTRAP_TRIES or waited_ms >= self.config.setup_timeout_ms:
+                    if backoff.failures >= _BOOTSTRAP_TRIES or waited_ms >= self.config.setup_timeout_ms:
                         raise
                 if was_lost or (isinstance(error, BrokerRefused) and error.code in _STALE_METADATA):
                     self._image_at_s = float("-inf")
                     self.image = ClusterImage(brokers=self.image.brokers, cluster_id=self.image.cluster_id)
-                pause_s = self._backoff_s(tries, self.config.retry_backoff_ms if pause_ms is None else pause_ms)
+                pause_s = backoff.failed()
                 if self.io.now_s() + pause_s >= deadline_s:
                     raise DeadlineExceeded(f"{what}: gave up after {allowed_ms} ms: {error}") from error
-                tries += 1
                 await self.io.pause(pause_s)
-
-    def _backoff_s(self, tries: int, first_ms: int) -> float:
-        """Double up to `retry.backoff.max.ms`, plus or minus 20 %, as Kafka's clients do."""
-        pause_ms: int = min(first_ms << min(tries, 20), self.config.retry_backoff_max_ms)
-        return pause_ms * self._chance.uniform(0.8, 1.2) / 1000

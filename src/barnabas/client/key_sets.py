@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.errors import ConfigError
 from barnabas.client.web import WebFailed, check_url, load, scheme_of
 from barnabas.wire.auth.jwt import InvalidToken, Jwt, KeySet, UnknownKey
@@ -52,7 +53,7 @@ class KeySetSource:
 
     async def run(self) -> None:
         """Load the key set, and again after each `…refresh.ms`, or earlier when a token needs it. Runs until cancelled."""
-        backoff_ms = self._settings.backoff_ms
+        backoff = Backoff(self._settings.backoff_ms / 1000, self._settings.backoff_max_ms / 1000)
         if self._keys is not None:
             await self._wait(self._settings.refresh_ms)
         while True:
@@ -63,11 +64,10 @@ class KeySetSource:
                     "tokens are refused until it is loaded" if self._keys is None else "the previous one stays in use"
                 )
                 log.error("[%s] cannot load the key set, %s; check the URL: %s", self._settings.setting, kept, error)
-                await asyncio.sleep(backoff_ms / 1000)
-                backoff_ms = min(backoff_ms * 2, self._settings.backoff_max_ms)
+                await asyncio.sleep(backoff.failed())
             else:
                 log.info("[%s] loaded a key set with %d keys", self._settings.setting, len(self._keys))
-                backoff_ms = self._settings.backoff_ms
+                backoff.succeeded()
                 await self._wait(self._settings.refresh_ms)
 
     async def _wait(self, delay_ms: int) -> None:

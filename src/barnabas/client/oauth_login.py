@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote_plus
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.errors import ConfigError
 from barnabas.base.tls.contexts import TlsSettings, client_context
 from barnabas.client.errors import AuthenticationFailed
@@ -155,7 +156,7 @@ def _from_endpoint(url: str, entry: JaasEntry, settings: Mapping[str, str]) -> C
     tls = client_context(TlsSettings.read(own.get)) if own else None
 
     def fetch() -> str:
-        wait_ms = backoff_ms
+        backoff = Backoff(backoff_ms / 1000, backoff_max_ms / 1000)
         for attempt in range(1, _TRIES_MAX + 1):
             try:
                 return _access_token(
@@ -164,8 +165,7 @@ def _from_endpoint(url: str, entry: JaasEntry, settings: Mapping[str, str]) -> C
             except WebFailed as failure:
                 if failure.is_final or attempt == _TRIES_MAX:
                     raise AuthenticationFailed(f"no token: {failure}") from failure
-            time.sleep(wait_ms / 1000)
-            wait_ms = min(wait_ms * 2, backoff_max_ms)
+            time.sleep(backoff.failed())
         raise AssertionError("unreachable: the last try returns or raises")
 
     return fetch

@@ -3,11 +3,11 @@
 import inspect
 import json
 import uuid
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from barnabas.base.names import did_you_mean
+from barnabas.base.recent import Recent
 from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.topics import delete_topics
 from barnabas.testing.asking import Question, T
@@ -37,7 +37,7 @@ class SharedClusters:
     """One cluster for each set of options. Owner: one process; each process of pytest-xdist has its own clusters."""
 
     def __init__(self) -> None:
-        self._clusters: OrderedDict[str, Cluster] = OrderedDict()
+        self._clusters: Recent[str, Cluster] = Recent(KEPT_MAX, may_drop=lambda shape, _: shape not in self._held)
         #: Options of clusters that are never stopped for others.
         self._held: set[str] = set()
 
@@ -50,14 +50,11 @@ class SharedClusters:
     def get(self, **options: Any) -> Cluster:
         """Return the cluster with these options; start it at the first use."""
         shape = _shape(options)
-        cluster = self._clusters.get(shape)
+        cluster = self._clusters.use(shape)
         if cluster is None:
             cluster = Cluster(**options).__enter__()
-            self._clusters[shape] = cluster
-        self._clusters.move_to_end(shape)
-        idle = [each for each in self._clusters if each not in self._held and each != shape]
-        for each in idle[: max(0, len(self._clusters) - KEPT_MAX)]:
-            self._clusters.pop(each).stop()
+            for _, idle in self._clusters.put(shape, cluster):
+                idle.stop()
         return cluster
 
     def hold(self, **options: Any) -> Cluster:
@@ -68,12 +65,13 @@ class SharedClusters:
     def discard(self, cluster: Cluster) -> None:
         """Stop a cluster that cannot be repaired; the next `get` starts another one."""
         for shape in [shape for shape, each in self._clusters.items() if each is cluster]:
-            del self._clusters[shape]
+            self._clusters.pop(shape)
         cluster.stop()
 
     def close(self) -> None:
-        while self._clusters:
-            self._clusters.popitem()[1].stop()
+        for cluster in reversed(list(self._clusters.values())):
+            cluster.stop()
+        self._clusters.clear()
 
 
 class Kafka(RecordHelpers):

@@ -18,12 +18,12 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.testing import wait_until
 from tests.interop.kraft import KraftCluster, java
+from tests.support.command_line import CliRunner
 
 Check = Callable[..., tuple[int, dict[str, Any]]]
 

@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from typer.testing import CliRunner
 
 from barnabas.base.ids import TopicPartition as Partition
 from barnabas.base.words import AlterOperation, ConfigResourceType
@@ -29,6 +28,7 @@ from barnabas.services.doctor.cluster import check_cluster
 from barnabas.services.doctor.finding import Finding, Severity
 from barnabas.services.doctor.view import DAY_MS, Limits
 from barnabas.testing import Cluster, wait_until
+from tests.support.command_line import CliRunner
 
 
 def findings(config: str | ClientConfig, limits: Limits | None = None) -> dict[str, Finding]:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.testing import Cluster, wait_until
+from tests.support.command_line import CliRunner
 
 
 def doctor(bootstrap: str) -> tuple[int, dict[str, dict[str, Any]]]:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
 from barnabas.cli.local_cluster import wait_until
 from barnabas.cli.main import app
 from barnabas.client.admin import links as admin
@@ -16,6 +14,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.testing.cluster import Cluster
 from barnabas.wire.messages.describe_links import DescribedLink, DescribedMirrorPartition, DescribedMirrorTopic
+from tests.support.command_line import CliRunner
 
 TIMEOUT_S = 60.0
 LOG_OVERHEAD, EPOCH_AT = 12, 12

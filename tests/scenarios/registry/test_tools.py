@@ -11,12 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.testing import Cluster, ClusterFailed
 from tests.scenarios.registry.conftest import DEADLINE_S, Registry, config_for, running
 from tests.scenarios.registry.test_api import A_B, AB, A, record
+from tests.support.command_line import CliRunner
 
 Run = Callable[..., str]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner
 
 from barnabas.base.words import ConfigResourceType
 from barnabas.cli.local_cluster import LocalCluster, wait_until
@@ -16,6 +15,7 @@ from barnabas.cli.main import app
 from barnabas.client.admin.configs import describe_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
+from tests.support.command_line import CliRunner
 
 SIZE_BYTES = 2_400_000
 RATE = 600_000

@@ -22,7 +22,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kazoo.client import KazooClient
-from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
@@ -31,6 +30,7 @@ from barnabas.services.doctor.cluster import check_cluster
 from barnabas.services.doctor.view import DAY_MS, Limits
 from tests.pki import Authority
 from tests.scenarios.security.secured import bootstrap_of
+from tests.support.command_line import CliRunner
 
 PASSWORD = "key-store-secret"
 PREFIX = "listener.name.client.ssl."

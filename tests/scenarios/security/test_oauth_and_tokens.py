@@ -18,7 +18,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
 from confluent_kafka.admin import ResourceType as AdminResource
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
-from typer.testing import CliRunner
 
 from barnabas.base.config.properties import format_properties
 from barnabas.cli.local_cluster import LocalCluster
@@ -33,6 +32,7 @@ from barnabas.testing import wait_until
 from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
 from tests.scenarios.security.secured import PLAIN_MODULE, SCRAM_MODULE, bootstrap_of, kafka_python_comes_in
+from tests.support.command_line import CliRunner
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 

@@ -23,7 +23,6 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from typer.testing import CliRunner
 
 from barnabas.base.config.properties import format_properties
 from barnabas.cli.local_cluster import LocalCluster
@@ -35,6 +34,7 @@ from barnabas.client.errors import AuthenticationFailed, ConnectionLost
 from barnabas.testing import wait_until
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.scenarios.security.secured import ADMIN, ALICE, PLAIN_MODULE, SASL_CONFIG, bootstrap_of
+from tests.support.command_line import CliRunner
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 

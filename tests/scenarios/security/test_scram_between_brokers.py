@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner, Result
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from tests.pki import Authority
 from tests.scenarios.security.secured import SCRAM_MODULE, bootstrap_of
+from tests.support.command_line import CliRunner, Result
 
 PASSWORD = "between-us"
 

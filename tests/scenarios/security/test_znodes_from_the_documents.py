@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from typer.testing import CliRunner, Result
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
+from tests.support.command_line import CliRunner, Result
 
 DOCUMENT = Path(__file__).parents[3] / "docs/security.md"
 DIGEST = "kafka:zookeeper-secret"

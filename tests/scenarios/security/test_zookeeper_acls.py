@@ -13,10 +13,10 @@ from confluent_kafka.admin import (
 )
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 from barnabas.cli.main import app
+from tests.support.command_line import CliRunner
 
 DIGEST = "kafka:zookeeper-secret"
 

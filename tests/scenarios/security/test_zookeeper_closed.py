@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from typer.testing import CliRunner
 
 from barnabas.broker.zookeeper_client.kazoo_client import TlsHandler
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.wire.auth.authority import LocalAuthority
+from tests.support.command_line import CliRunner
 
 DIGEST = "kafka:zookeeper-secret"
 

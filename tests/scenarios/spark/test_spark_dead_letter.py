@@ -13,8 +13,7 @@ from pyspark.sql.functions import lit
 
 from barnabas.base.ids import Offset
 from barnabas.base.ids import TopicPartition as Partition
-from barnabas.cli import pipeline
-from barnabas.cli.main import load
+from barnabas.cli.main import app
 from barnabas.client import error_headers as names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
@@ -144,8 +143,8 @@ def consume(kafka: Kafka, topic: str, count: int) -> list[Message]:
 def replay_command(kafka: Kafka, *arguments: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as done:
-        load("pipeline", pipeline).main(["replay", "--bootstrap-server", kafka.bootstrap, *arguments])
-    assert done.value.code == 0, out.getvalue()
+        app(["pipeline", "replay", "--bootstrap-server", kafka.bootstrap, *arguments])
+    assert not done.value.code, out.getvalue()
     return out.getvalue()
 
 

@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from typer.testing import CliRunner
 
 import barnabas.spark
 from barnabas.cli.main import app
 from barnabas.spark.pipelines import sinks
 from barnabas.testing import Kafka
+from tests.support.command_line import CliRunner
 
 PER_BATCH = 10
 

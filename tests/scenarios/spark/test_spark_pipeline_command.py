@@ -11,11 +11,11 @@ from typing import IO, Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from typer.testing import CliRunner
 
 from barnabas.cli import _needs
 from barnabas.cli.main import app
 from barnabas.testing import Kafka
+from tests.support.command_line import CliRunner
 
 
 def invoke(*arguments: object) -> tuple[int, str]:

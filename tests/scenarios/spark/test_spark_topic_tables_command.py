@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from typer.testing import CliRunner
 
 from barnabas.base.topics import TABLES_TOPIC
 from barnabas.cli.main import app
@@ -30,6 +29,7 @@ from barnabas.spark.tables.targets import target_of
 from barnabas.spark.tables.upkeep import Upkeep
 from barnabas.testing import Cluster, Kafka
 from tests.scenarios.docs.runner import blocks_of, first_missing
+from tests.support.command_line import CliRunner
 from tests.topic_tables import Tables, polars_rows
 
 

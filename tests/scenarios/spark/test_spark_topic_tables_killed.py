@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.client.config import client_config
@@ -27,6 +26,7 @@ from tests.moto_server import s3_server
 from tests.soak.proxy import Proxy
 from tests.soak.spark_chain_driver import home_of_its_own
 from tests.spark_python import spark_environment
+from tests.support.command_line import CliRunner
 from tests.topic_tables import polars_rows
 
 PARTITIONS = 3

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.testing import wait_until
+from tests.support.command_line import CliRunner
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
@@ -17,6 +16,7 @@ from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
 from barnabas.testing import Cluster
+from tests.support.command_line import CliRunner
 
 Command = Callable[..., list[str]]
 SETTINGS = {

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import ConfigResourceType
@@ -18,6 +17,7 @@ from barnabas.client.admin.partitions import alter_reassignments
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.testing import Cluster, wait_until
+from tests.support.command_line import CliRunner
 
 PARTITIONS = 9
 

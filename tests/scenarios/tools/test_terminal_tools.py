@@ -1,7 +1,11 @@
 """The tools at a terminal: completion of names, pipes that end, process titles."""
 
 import os
+import pty
 import re
+import select
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,30 +14,100 @@ from typing import Any
 
 import psutil
 import pytest
-from typer.testing import CliRunner
 
+from barnabas.cli import _completion
+from barnabas.cli import tool as tables
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.testing import wait_until
 from tests.scenarios.tools.conftest import Tool
+from tests.support.command_line import CliRunner
 
 
-def shell(words: list[str]) -> dict[str, str]:
-    """Return the shell's completions for the last word."""
-    line = "\n".join(["barnabas", *words])
-    return {"_BARNABAS_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+def shell(words: list[str], *, name: str = "zsh") -> list[str]:
+    """Return the arguments with which a shell asks to complete the last word."""
+    return ["--complete", name, shlex.join(["barnabas", *words[:-1]]) + " " + words[-1]]
 
 
 def completed(words: list[str]) -> list[str]:
-    result = CliRunner().invoke(app, [], prog_name="barnabas", env=shell(words))
+    result = CliRunner().invoke(app, shell(words))
     assert result.stderr == ""
     return result.stdout.split()
 
 
+def installed_for(shell: str, home: Path) -> dict[str, str]:
+    """Install the completion of a shell; return the environment in which it works."""
+    environment = {
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TERM": "dumb",
+        "SHELL": shutil.which(shell) or "",
+        "PS1": "$ ",
+    }
+    subprocess.run(["barnabas", "--install-completion"], env=environment, check=True, capture_output=True, timeout=60)
+    return environment
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish here")
+def test_installed_completion_completes_in_fish(tmp_path: Path) -> None:
+    ask = ["fish", "-c", "complete -C 'barnabas dum'; complete -C 'barnabas dump-log --deep'"]
+    done = subprocess.run(ask, env=installed_for("fish", tmp_path), capture_output=True, timeout=60, check=True)
+    assert done.stdout.split() == [b"dump-log", b"--deep-iteration"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "keys"),
+    [
+        (["bash", "-i"], "source ~/.local/share/bash-completion/completions/barnabas\n"),
+        (["zsh", "-i"], "fpath+=~/.zfunc; autoload -Uz compinit && compinit\n"),
+    ],
+    ids=["bash", "zsh"],
+)
+def test_installed_completion_completes_in_the_shell(shell: list[str], keys: str, tmp_path: Path) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"there is no {shell[0]} here")
+    environment = installed_for(shell[0], tmp_path)
+    mine, its = pty.openpty()
+    with subprocess.Popen(shell, stdin=its, stdout=its, stderr=its, env=environment, start_new_session=True) as running:
+        os.close(its)
+        try:
+            said = b""
+            os.write(mine, keys.encode())
+
+            def shows(wanted: bytes) -> bool:
+                nonlocal said
+                while select.select([mine], [], [], 0.1)[0]:
+                    said += os.read(mine, 4096)
+                return wanted in said
+
+            os.write(mine, b"echo be''gins\n")
+            wait_until(lambda: shows(b"begins\r\n"))
+            os.write(mine, b"barnabas dum\t")
+            wait_until(lambda: shows(b"barnabas dump-log"))
+            os.write(mine, b" --deep\t")
+            wait_until(lambda: shows(b"--deep-iteration"))
+        finally:
+            running.kill()
+            os.close(mine)
+
+
 def test_shell_that_asks_is_answered() -> None:
-    command = [sys.executable, "-m", "barnabas"]
-    done = subprocess.run(command, env={**os.environ, **shell(["dum"])}, capture_output=True, timeout=60, check=False)
+    command = [sys.executable, "-m", "barnabas", *shell(["dum"])]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (done.stdout.split(), done.stderr) == ([b"dump-log"], b"")
+
+
+def test_bash_gets_what_comes_after_the_last_colon_or_equals_sign() -> None:
+    tool = tables.Tool(options=(tables.Option("--from", kind=tables.OneOf("a:start", "a:stop")),))
+    tool.main(print)
+
+    def found(shell: str, line: str) -> list[str]:
+        return _completion.candidates(shell, line, ["x"], lambda name: tool)
+
+    assert found("zsh", "barnabas x --from a:") == ["a:start", "a:stop"]
+    assert found("bash", "barnabas x --from a:") == ["start", "stop"]
+    assert found("zsh", "barnabas x --from=a:star") == ["--from=a:start"]
+    assert found("bash", "barnabas x --from=") == ["a:start", "a:stop"]
 
 
 def test_topics_groups_and_brokers_of_the_cluster_are_completed(

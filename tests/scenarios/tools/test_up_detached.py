@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.cli.running import Running, runtime_folder
 from barnabas.testing import wait_until
+from tests.support.command_line import CliRunner
 
 
 @dataclass

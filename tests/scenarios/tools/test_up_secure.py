@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.testing import Cluster
+from tests.support.command_line import CliRunner
 
 
 @pytest.fixture(scope="module")

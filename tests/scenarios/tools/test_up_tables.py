@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import TABLES, LocalCluster
 from barnabas.cli.main import app
 from barnabas.testing import wait_until
+from tests.support.command_line import CliRunner
 
 WITHOUT_JAVA = "there is no /nowhere/bin/java. Spark needs Java"
 

@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.cli import _progress
 from barnabas.cli._tool import warn_of_unknown
 from barnabas.cli.main import app
+from tests.support.command_line import CliRunner
 
 
 def run_tool(*arguments: str) -> tuple[int, str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from barnabas.cli.main import app
 from barnabas.spark import checkpoint, checkpoint_replan
@@ -15,6 +14,7 @@ from barnabas.spark.checkpoint_files import CheckpointFiles, location_of
 from barnabas.spark.sink_connection import close_connections
 from barnabas.testing import Kafka
 from barnabas.testing.cluster import Cluster
+from tests.support.command_line import CliRunner, Result
 from tests.unit.spark.spark_sink_query import Query, all_of
 
 CONF = '{"batchWatermarkMs":0,"batchTimestampMs":7,"conf":{}}'

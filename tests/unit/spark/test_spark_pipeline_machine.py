@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 from rich.console import Console
 
+from barnabas.base.backoff import Backoff
 from barnabas.client.errors import ConnectionLost
 from barnabas.spark.pipelines import connector, events, live, sinks, sources, status, topic_ids
 from barnabas.spark.pipelines._flows import Flows
@@ -297,7 +298,7 @@ def test_a_flow_does_not_start_again_on_a_topic_that_was_made_again(
     )
     started: list[object] = []
     planner: Any = SimpleNamespace(plan=lambda flow: started.append(flow) or ended)
-    flow = _Running("spark_catalog.shop.received", "flow", ended)
+    flow = _Running("spark_catalog.shop.received", "flow", ended, Backoff(0, 0))
 
     def fails_and_starts() -> None:
         for _ in range(2):

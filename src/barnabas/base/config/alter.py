@@ -29,7 +29,7 @@ def apply_changes(
 ) -> dict[str, str]:
     """Return the new settings for IncrementalAlterConfigs. `settings` are the known ones for this kind of resource.
 
-    `validate_topic_config` or `DynamicConfig.validate_broker_change` must then check the result.
+    `validate_topic_config`, `validate_group_config` or `DynamicConfig.validate_broker_change` must then check the result.
 
     :raises Refused: INVALID_REQUEST or INVALID_CONFIG, as Kafka does.
     """
@@ -56,7 +56,7 @@ def apply_changes(
 
 
 def invalid_value(resource_type: str, resource_name: str, error: ConfigError) -> Refused:
-    """Return the error for an invalid value. `resource_type` is TOPIC or BROKER."""
+    """Return the error for an invalid value. `resource_type` is TOPIC, BROKER or GROUP."""
     resource = f"ConfigResource(type={resource_type}, name='{resource_name}')"
     return Refused(ErrorCode.INVALID_CONFIG, f"Invalid config value for resource {resource}: {error}")
 

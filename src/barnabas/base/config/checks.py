@@ -84,11 +84,10 @@ def _check_log(config: "BrokerConfig") -> None:
         "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
     )
     require(bool(config.log_dirs), "At least one log directory must be defined via log.dirs or log.dir.")
-    threads = config.values["log.cleaner.threads"]
-    assert isinstance(threads, int)
+    threads = _number(config, "log.cleaner.threads")
     require(threads >= 1, "Log cleaner threads should be at least 1")
     require(
-        config.log_cleaner_dedupe_buffer_size // threads > MIB,
+        _number(config, "log.cleaner.dedupe.buffer.size") // threads > MIB,
         "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
     )
     shortest = _number(config, "log.cleaner.min.compaction.lag.ms")
@@ -100,13 +99,14 @@ def _check_log(config: "BrokerConfig") -> None:
 
 
 def _check_replication(config: "BrokerConfig") -> None:
+    wait_ms_max = _number(config, "replica.fetch.wait.max.ms")
     require(
-        config.replica_fetch_wait_max_ms <= config.replica_socket_timeout_ms,
+        wait_ms_max <= _number(config, "replica.socket.timeout.ms"),
         "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket "
         "timeouts",
     )
     require(
-        config.replica_fetch_wait_max_ms <= config.replica_lag_time_max_ms,
+        wait_ms_max <= config.replica_lag_time_max_ms,
         "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent frequent "
         "changes in ISR",
     )
@@ -204,7 +204,8 @@ def _check_groups(config: "BrokerConfig") -> None:
             _check_within(config, f"group.{group}", what)
         heartbeat, session = f"group.{group}.heartbeat.interval.ms", f"group.{group}.session.timeout.ms"
         require(_number(config, heartbeat) < _number(config, session), f"{heartbeat} must be less than {session}")
-    _check_within(config, "group.share", "record.lock.duration.ms")
+    for what in ("record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"):
+        _check_within(config, "group.share", what)
     require(
         -1 <= _number(config, "offsets.commit.required.acks") <= config.offsets_topic_replication_factor,
         "offsets.commit.required.acks must be greater or equal to -1 and less or equal to "

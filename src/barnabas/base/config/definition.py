@@ -81,6 +81,8 @@ class UpdateMode(Enum):
     CLUSTER_WIDE = "cluster-wide"
     #: A topic's own setting, which is always dynamic.
     TOPIC = "topic"
+    #: A group's own setting, which is always dynamic.
+    GROUP = "group"
 
 
 class Validator(Protocol):
@@ -105,7 +107,7 @@ class Setting:
     validator: Validator | None
     update_mode: UpdateMode
     documentation: str
-    #: The broker setting that a topic setting inherits from, if any.
+    #: The broker setting that a topic's or a group's setting inherits from, if any.
     server_default: str | None = None
     #: Kafka leaves internal settings out of its documentation and, unless they are set, out of DescribeConfigs.
     internal: bool = False

@@ -1,4 +1,4 @@
-"""The response of DescribeConfigs: every setting of a topic or broker with the source of its value, without secrets."""
+"""The response of DescribeConfigs: every setting of a topic, group or broker with the source of its value, without secrets."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -10,9 +10,10 @@ from barnabas.base.config.catalog import (
     broker_setting,
     broker_synonyms,
 )
-from barnabas.base.config.definition import UNKNOWN_TYPE_CODE, Setting
+from barnabas.base.config.definition import UNKNOWN_TYPE_CODE, Setting, Value
 from barnabas.base.config.definitions.extra import SETTINGS as EXTRA_SETTINGS
 from barnabas.base.config.dynamic import DynamicConfig
+from barnabas.base.config.group_config import GROUP_SETTINGS, group_values
 from barnabas.base.config.topic import topic_values
 from barnabas.base.words import ConfigSource
 
@@ -47,17 +48,61 @@ def describe_topic(
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
     """Describe a topic whose own settings are `overrides`. `names` selects settings; None or empty means all."""
+    return _describe_entity(
+        dynamic,
+        TOPIC_SETTINGS,
+        topic_values(dynamic.broker, overrides),
+        overrides,
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        names=names,
+        include_synonyms=include_synonyms,
+        include_documentation=include_documentation,
+    )
+
+
+def describe_group(
+    dynamic: DynamicConfig,
+    overrides: Mapping[str, str],
+    *,
+    names: Iterable[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """Describe a group whose own settings are `overrides`."""
+    return _describe_entity(
+        dynamic,
+        GROUP_SETTINGS,
+        group_values(dynamic.broker, overrides),
+        overrides,
+        ConfigSource.DYNAMIC_GROUP_CONFIG,
+        names=names,
+        include_synonyms=include_synonyms,
+        include_documentation=include_documentation,
+    )
+
+
+def _describe_entity(
+    dynamic: DynamicConfig,
+    settings: Mapping[str, Setting],
+    values: Mapping[str, Value],
+    overrides: Mapping[str, str],
+    own: ConfigSource,
+    *,
+    names: Iterable[str] | None,
+    include_synonyms: bool,
+    include_documentation: bool,
+) -> list[ConfigEntry]:
     wanted = frozenset(names or ())
     entries: list[ConfigEntry] = []
-    for name, value in topic_values(dynamic.broker, overrides).items():
+    for name, value in values.items():
         if wanted and name not in wanted:
             continue
-        setting = TOPIC_SETTINGS[name]
+        setting = settings[name]
         text = setting.format(value)
         server = setting.server_default
         synonyms = () if server is None else _synonyms(dynamic, server, is_sensitive=False)
         if name in overrides:
-            synonyms = (ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG), *synonyms)
+            synonyms = (ConfigSynonym(name, text, own), *synonyms)
         entries.append(
             ConfigEntry(
                 name=name,

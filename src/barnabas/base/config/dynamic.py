@@ -2,7 +2,7 @@
 
 A broker's value is its own dynamic one, else the cluster's dynamic default, else the file's, else Kafka's default. A
 topic's value is its own, else the broker's. This module does no I/O: the owner of the watches on /config in ZooKeeper calls
-`set_broker`, `set_cluster_default` and `set_topic` with decrypted passwords.
+`set_broker`, `set_cluster_default`, `set_topic` and `set_group` with decrypted passwords.
 
 Owner: the event loop.
 """
@@ -22,6 +22,7 @@ from barnabas.base.config.catalog import (
     broker_synonyms,
     listener_base_name,
 )
+from barnabas.base.config.group_config import GroupConfig, check_group_setting, group_config
 from barnabas.base.config.log_config import AS_RETENTION, LogConfig
 from barnabas.base.config.topic import log_config, topic_defaults
 from barnabas.base.errors import ConfigError, ErrorCode, Refused
@@ -39,7 +40,7 @@ _UNLIMITED: Final = -1
 
 
 class DynamicConfig:
-    """The layers of one broker's settings and of all topics' settings.
+    """The layers of one broker's settings, and the settings of all topics and groups.
 
     Invariant: `broker` and every `log_config` follow from the layers. Readers never see half a change.
     """
@@ -53,6 +54,9 @@ class DynamicConfig:
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._logs: dict[str, LogConfig] = {}
         self._plain_log = log_config(self._broker)
+        self._groups: dict[str, GroupConfig] = {}
+        # The broker's settings for groups do not change while it runs.
+        self._plain_group = group_config(self._broker, {})[0]
         self._broker_listeners: list[BrokerListener] = []
         self._topic_listeners: list[TopicListener] = []
         self._checks: list[TransitionCheck] = []
@@ -115,6 +119,24 @@ class DynamicConfig:
         if self.log_config(topic) != before:
             self._notify_topic(topic)
         return ignored
+
+    @property
+    def groups(self) -> Iterable[str]:
+        """Groups that have their own settings."""
+        return tuple(self._groups)
+
+    def group_config(self, group_id: str) -> GroupConfig:
+        """Return the present settings of a group, also of one that does not exist."""
+        return self._groups.get(group_id, self._plain_group)
+
+    def set_group(self, group_id: str, overrides: Mapping[str, str]) -> tuple[str, ...]:
+        """Replace a group's settings. Return the reasons for settings that are ignored or corrected."""
+        usable, ignored = _usable(overrides, check_group_setting)
+        if not usable:
+            self._groups.pop(group_id, None)
+            return ignored
+        self._groups[group_id], corrected = group_config(self._broker, usable)
+        return tuple(f"[settings of group {group_id}] {line}" for line in ignored + corrected)
 
     def set_broker(self, settings: Mapping[str, str]) -> tuple[str, ...]:
         """Replace this broker's dynamic settings. Return the reasons for settings that are ignored: those already in ZooKeeper

@@ -81,44 +81,20 @@ class BrokerSettings:
     log_roll_jitter_ms: int
     #: From log.retention.ms, .minutes or .hours; -1 for no limit.
     log_retention_ms: int
-    log_retention_check_interval_ms: int
-    log_segment_delete_delay_ms: int
-    log_flush_scheduler_interval_ms: int
     #: From log.flush.interval.ms or log.flush.scheduler.interval.ms.
     log_flush_interval_ms: int
-    log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
-    num_recovery_threads_per_data_dir: int
     auto_create_topics_enable: bool
     min_insync_replicas: int
-    log_initial_task_delay_ms: int
     compression_type: str
     compression_gzip_level: int
     compression_lz4_level: int
     compression_zstd_level: int
-    log_cleaner_threads: int
-    log_cleaner_io_max_bytes_per_second: float
-    log_cleaner_dedupe_buffer_size: int
-    log_cleaner_io_buffer_size: int
-    log_cleaner_io_buffer_load_factor: float
-    log_cleaner_backoff_ms: int
-    log_cleaner_enable: bool
 
     # Replication.
     controller_socket_timeout_ms: int
     default_replication_factor: int
     replica_lag_time_max_ms: int
-    replica_socket_timeout_ms: int
-    replica_fetch_max_bytes: int
-    replica_fetch_wait_max_ms: int
-    replica_fetch_backoff_ms: int
-    replica_fetch_min_bytes: int
-    replica_fetch_response_max_bytes: int
     num_replica_fetchers: int
-    replica_high_watermark_checkpoint_interval_ms: int
-    auto_leader_rebalance_enable: bool
-    leader_imbalance_per_broker_percentage: int
-    leader_imbalance_check_interval_seconds: int
     unclean_leader_election_enable: bool
     #: The protocol of the listener `inter_broker_listener_name`.
     security_inter_broker_protocol: SecurityProtocol
@@ -127,36 +103,16 @@ class BrokerSettings:
     replica_selector_class: str | None
 
     # Groups and offsets.
-    group_min_session_timeout_ms: int
-    group_max_session_timeout_ms: int
-    group_initial_rebalance_delay_ms: int
-    group_max_size: int
     group_coordinator_rebalance_protocols: tuple[str, ...]
-    offset_metadata_max_bytes: int
     offsets_topic_replication_factor: int
-    offsets_topic_num_partitions: int
-    offsets_topic_segment_bytes: int
     offsets_topic_compression_codec: int
-    offsets_retention_minutes: int
-    offsets_retention_check_interval_ms: int
     offsets_commit_timeout_ms: int
-    group_consumer_session_timeout_ms: int
-    group_consumer_heartbeat_interval_ms: int
-    group_consumer_max_size: int
-    group_consumer_assignors: tuple[str, ...]
-    group_consumer_migration_policy: str
 
     # Transactions.
     transaction_state_log_min_isr: int
     transaction_state_log_replication_factor: int
-    transaction_state_log_num_partitions: int
-    transaction_state_log_segment_bytes: int
     transaction_partition_verification_enable: bool
     producer_id_expiration_ms: int
-    producer_id_expiration_check_interval_ms: int
-    transactional_id_expiration_ms: int
-    transaction_max_timeout_ms: int
-    transaction_remove_expired_transaction_cleanup_interval_ms: int
 
     # Share coordinator.
     share_coordinator_state_topic_num_partitions: int
@@ -201,7 +157,6 @@ class BrokerSettings:
     # Authorizer, and barnabas's own.
     super_users: frozenset[str]
     allow_everyone_if_no_acl_found: bool
-    transaction_two_phase_commit_enable: bool
     barnabas_zookeeper_digest: Password | None
     barnabas_request_max_elements: int
     barnabas_record_framing_check: bool
@@ -227,16 +182,6 @@ class BrokerSettings:
     barnabas_remote_storage_url: str | None
     remote_log_storage_manager_impl_prefix: str
     remote_log_metadata_manager_impl_prefix: str
-    remote_log_manager_thread_pool_size: int
-    remote_log_manager_copier_thread_pool_size: int
-    remote_log_manager_expiration_thread_pool_size: int
-    remote_log_manager_task_interval_ms: int
-    remote_log_manager_task_retry_backoff_ms: int
-    remote_log_manager_task_retry_backoff_max_ms: int
-    remote_log_manager_task_retry_jitter: float
-    remote_log_manager_copy_max_bytes_per_second: int
-    remote_log_manager_copy_quota_window_num: int
-    remote_log_manager_copy_quota_window_size_seconds: int
     remote_log_reader_threads: int
     remote_log_reader_max_pending_tasks: int
     remote_log_index_file_cache_total_size_bytes: int

@@ -1,8 +1,8 @@
 """DescribeConfigs v1 to v4, AlterConfigs v0 to v2, IncrementalAlterConfigs v0 to v1 (KIP-339): topics, brokers, the
-cluster's default.
+cluster's default, groups. ListConfigResources v0 and v1 (KIP-1142).
 
-Broker loggers answer with this process's log levels. Client metrics and group settings (resource types 16 and 32) belong to
-KRaft: refused as by a 3.9 broker in ZooKeeper mode.
+Broker loggers answer with this process's log levels. Client metrics (resource type 16) belong to KRaft: refused as by a 3.9
+broker in ZooKeeper mode.
 """
 
 import asyncio
@@ -10,12 +10,19 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from barnabas.base.config.alter import ConfigChange, apply_changes, invalid_value, replacement
 from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.base.config.definition import Setting
-from barnabas.base.config.describe import ConfigEntry, describe_broker, describe_cluster_default, describe_topic
+from barnabas.base.config.describe import (
+    ConfigEntry,
+    describe_broker,
+    describe_cluster_default,
+    describe_group,
+    describe_topic,
+)
+from barnabas.base.config.group_config import GROUP_SETTINGS, validate_group_config
 from barnabas.base.config.topic import check_not_by_hand, keep_link, validate_topic_config
 from barnabas.base.errors import ConfigError, ErrorCode, Refused
 from barnabas.base.topics import check_topic_name
@@ -23,7 +30,7 @@ from barnabas.base.words import AclOperation, AclResourceType, ConfigResourceTyp
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.handler import serves
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.config_store import ChangeConfig, ConfigStore
@@ -40,6 +47,11 @@ from barnabas.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from barnabas.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
 A = TypeVar("A")
 #: Reads the dynamic settings of this broker, or of the cluster's default, from ZooKeeper, by the name of the entity.
@@ -51,6 +63,16 @@ Wanted = Callable[[Mapping[str, str]], Mapping[str, str]]
 TURN_RESOURCES = 200
 #: More settings than exist for any resource, including a listener's own and loggers.
 SETTINGS_MAX = 1_000
+#: From this version of ListConfigResources on, it lists more than client metrics.
+ALL_RESOURCES_FROM = 1
+#: The types that it lists, in Kafka's order.
+_LISTABLE: Final = (
+    ConfigResourceType.GROUP,
+    ConfigResourceType.CLIENT_METRICS,
+    ConfigResourceType.BROKER_LOGGER,
+    ConfigResourceType.BROKER,
+    ConfigResourceType.TOPIC,
+)
 
 
 class ConfigsApi:
@@ -112,6 +134,14 @@ class ConfigsApi:
             case ConfigResourceType.BROKER_LOGGER:
                 self._check_own_id(name)
                 return _loggers(keys)
+            case ConfigResourceType.GROUP:
+                return describe_group(
+                    dynamic,
+                    await self._store.read(paths.GROUPS, _group_entity(name)),
+                    names=keys,
+                    include_synonyms=synonyms,
+                    include_documentation=documentation,
+                )
         raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(resource.resource_type)}")
 
     # -- alter --------------------------------------------------------------------------------------------------------
@@ -166,8 +196,7 @@ class ConfigsApi:
                     continue
                 if kind == ConfigResourceType.TOPIC:
                     check_not_by_hand({each.name: each.value for each in changes})
-                known = TOPIC_SETTINGS if kind == ConfigResourceType.TOPIC else BROKER_SETTINGS
-                await self._alter(kind, name, partial(_applied, changes, known), request.validate_only)
+                await self._alter(kind, name, partial(_applied, changes, _KNOWN.get(kind, {})), request.validate_only)
             except Refused as refusal:
                 answer.error_code, answer.error_message = refusal.code, refusal.message
         return response
@@ -190,6 +219,8 @@ class ConfigsApi:
                 entity_type = paths.BROKERS_ENTITY
                 entity = str(self._context.broker_id) if name else paths.DEFAULT_ENTITY
                 check = partial(self._checked_broker, bool(name))
+            case ConfigResourceType.GROUP:
+                entity_type, entity, check = paths.GROUPS, _group_entity(name), partial(self._checked_group, name)
             case _:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(kind)}")
 
@@ -199,8 +230,8 @@ class ConfigsApi:
         if not validate_only:
             await self._change(entity_type, entity, changed)
             return
-        is_topic = entity_type == paths.TOPICS
-        existing = await (self._store.read(entity_type, entity) if is_topic else self._read_broker(entity))
+        is_broker = entity_type == paths.BROKERS_ENTITY
+        existing = await (self._read_broker(entity) if is_broker else self._store.read(entity_type, entity))
         check_fits(paths.config_entity(entity_type, entity), encode_config(changed(existing)))
 
     def _checked_topic(self, name: str, existing: Mapping[str, str], settings: Mapping[str, str]) -> Mapping[str, str]:
@@ -216,6 +247,39 @@ class ConfigsApi:
     ) -> Mapping[str, str]:
         self._context.dynamic.validate_broker_change(settings, per_broker=per_broker)
         return settings
+
+    def _checked_group(self, name: str, existing: Mapping[str, str], settings: Mapping[str, str]) -> Mapping[str, str]:
+        try:
+            validate_group_config(self._context.config, settings)
+        except ConfigError as error:
+            raise invalid_value("GROUP", name, error) from error
+        return settings
+
+    # -- list ---------------------------------------------------------------------------------------------------------
+
+    @serves("ListConfigResources", refusal())
+    def list_resources(self, call: Call, request: ListConfigResourcesRequest) -> HandlerResult:
+        self._context.require_cluster(call, AclOperation.DESCRIBE_CONFIGS)
+        listable = _LISTABLE if call.api_version >= ALL_RESOURCES_FROM else (ConfigResourceType.CLIENT_METRICS,)
+        wanted = set(request.resource_types) or set(listable)
+        if not wanted <= set(listable):
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+        brokers = [str(broker) for broker in sorted(self._context.metadata.brokers)]
+        names: dict[ConfigResourceType, Iterable[str]] = {
+            ConfigResourceType.GROUP: sorted(self._context.dynamic.groups),
+            ConfigResourceType.CLIENT_METRICS: (),  # Kafka does not collect them in ZooKeeper mode
+            ConfigResourceType.BROKER_LOGGER: brokers,
+            ConfigResourceType.BROKER: brokers,
+            ConfigResourceType.TOPIC: sorted(self._context.metadata.topics),
+        }
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ConfigResource(resource_name=name, resource_type=kind)
+                for kind in listable
+                if kind in wanted
+                for name in names[kind]
+            ]
+        )
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
@@ -249,6 +313,24 @@ class ConfigsApi:
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {self._context.broker_id} or empty string, but received {name}",
             )
+
+
+#: Settings by the type of their resource.
+_KNOWN: Final[Mapping[int, Mapping[str, Setting]]] = {
+    ConfigResourceType.TOPIC: TOPIC_SETTINGS,
+    ConfigResourceType.BROKER: BROKER_SETTINGS,
+    ConfigResourceType.GROUP: GROUP_SETTINGS,
+}
+
+
+def _group_entity(group_id: str) -> str:
+    """Return the name of the group's znode."""
+    if not group_id:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    entity = paths.sanitize(group_id)
+    if not paths.is_valid_name(entity):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"A group named '{group_id}' cannot have settings: use another name.")
+    return entity
 
 
 def _applied(

@@ -110,11 +110,12 @@ class ConsumerProtocol:
         moved = self.advance(group, member, updated, owned, may_describe, out, now_ms)
         if isinstance(former, ClassicGroup):
             out.then = lambda: self._leave_classic_behind(former, group)
-        out.set_timer((SESSION, group.group_id, member_id), self._env.settings().consumer_session_timeout_ms)
+        config = self._env.group_config(group.group_id)
+        out.set_timer((SESSION, group.group_id, member_id), config.consumer_session_timeout_ms)
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=moved.member_epoch,
-            heartbeat_interval_ms=self._env.settings().consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=config.consumer_heartbeat_interval_ms,
         )
         is_full = is_joining or (
             request.rebalance_timeout_ms != -1
@@ -433,7 +434,7 @@ class ConsumerProtocol:
 
     def loaded(self, group: ConsumerGroup, out: Outcome) -> None:
         for member in group.members.values():
-            timeout_ms = self._env.settings().consumer_session_timeout_ms
+            timeout_ms = self._env.group_config(group.group_id).consumer_session_timeout_ms
             if member.classic is not None:
                 timeout_ms = member.classic.session_timeout_ms
             out.set_timer((SESSION, group.group_id, member.member_id), timeout_ms)

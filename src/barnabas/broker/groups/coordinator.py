@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from barnabas.base.config.derived import Derived
+from barnabas.base.config.group_config import GroupConfig
 from barnabas.base.errors import Refused
 from barnabas.base.topics import GROUP_METADATA_TOPIC
 from barnabas.broker.groups import metrics
@@ -66,15 +67,17 @@ class GroupCoordinator:
         *,
         consumer_protocol_enabled: Callable[[], bool],
         verify_transaction: VerifyTransaction,
+        group_config: Callable[[str], GroupConfig],
         unique: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         metadata = self._metadata = context.metadata
         self._now_ms = context.now_ms
         self._verify_transaction = verify_transaction
-        self.settings = Derived(context.config, GroupSettings.of)
+        self.settings = Derived(context.config, GroupSettings)
         self.topic = context.internal_topic(GROUP_METADATA_TOPIC, lambda: self.settings().new_topic)
         env = GroupEnvironment(
             settings=self.settings,
+            group_config=group_config,
             topics=TopicView(metadata),
             unique=unique,
             consumer_protocol_enabled=consumer_protocol_enabled,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from barnabas.base.config.group_config import GroupConfig
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.runtime.machine import CancelTimer, KeyValue, Result, SetTimer
 
@@ -94,6 +95,8 @@ class GroupEnvironment:
     """The environment of a machine: settings, topics, randomness."""
 
     settings: Callable[[], GroupSettings]
+    #: Returns the present settings of one group, by its id.
+    group_config: Callable[[str], GroupConfig]
     topics: Topics
     #: A random part for member ids, different at each call.
     unique: Callable[[], str]

@@ -1,10 +1,12 @@
 """A group machine's settings, as one immutable value."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import setting
+from barnabas.base.config.units import MINUTE_MS
 from barnabas.base.topics import NewInternalTopic
 
 #: Settings of the topic that the operator cannot change.
@@ -39,47 +41,28 @@ class MigrationPolicy(Enum):
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
+def _assignors(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(ASSIGNOR_NAMES[each] for each in names if each in ASSIGNOR_NAMES) or (UNIFORM, RANGE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Kafka's defaults; `of` takes them from a broker's configuration."""
-
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 2**31 - 1
-    offset_metadata_bytes_max: int = 4096
-    offsets_retention_ms: int = 10_080 * 60_000
-    offsets_retention_check_interval_ms: int = 600_000
-    consumer_session_timeout_ms: int = 45_000
-    consumer_heartbeat_interval_ms: int = 5_000
-    consumer_max_size: int = 2**31 - 1
+    min_session_timeout_ms: int = setting("group.min.session.timeout.ms")
+    max_session_timeout_ms: int = setting("group.max.session.timeout.ms")
+    initial_rebalance_delay_ms: int = setting("group.initial.rebalance.delay.ms")
+    max_size: int = setting("group.max.size")
+    offset_metadata_bytes_max: int = setting("offset.metadata.max.bytes")
+    offsets_retention_ms: int = setting("offsets.retention.minutes", lambda minutes: minutes * MINUTE_MS)
+    offsets_retention_check_interval_ms: int = setting("offsets.retention.check.interval.ms")
+    consumer_max_size: int = setting("group.consumer.max.size")
     #: The first assignor is the default.
-    consumer_assignors: tuple[str, ...] = (UNIFORM, RANGE)
-    migration_policy: MigrationPolicy = MigrationPolicy.DISABLED
-    topic_partitions: int = 50
-    topic_replication_factor: int = 3
-    topic_segment_bytes: int = 100 * 1024 * 1024
-
-    @classmethod
-    def of(cls, config: BrokerConfig) -> "GroupSettings":
-        assignors = tuple(ASSIGNOR_NAMES[each] for each in config.group_consumer_assignors if each in ASSIGNOR_NAMES)
-        return cls(
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            max_size=config.group_max_size,
-            offset_metadata_bytes_max=config.offset_metadata_max_bytes,
-            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-            consumer_max_size=config.group_consumer_max_size,
-            consumer_assignors=assignors or (UNIFORM, RANGE),
-            migration_policy=MigrationPolicy(config.group_consumer_migration_policy.lower()),
-            topic_partitions=config.offsets_topic_num_partitions,
-            topic_replication_factor=config.offsets_topic_replication_factor,
-            topic_segment_bytes=config.offsets_topic_segment_bytes,
-        )
+    consumer_assignors: tuple[str, ...] = setting("group.consumer.assignors", _assignors)
+    migration_policy: MigrationPolicy = setting(
+        "group.consumer.migration.policy", lambda name: MigrationPolicy(name.lower())
+    )
+    topic_partitions: int = setting("offsets.topic.num.partitions")
+    topic_replication_factor: int = setting("offsets.topic.replication.factor")
+    topic_segment_bytes: int = setting("offsets.topic.segment.bytes")
 
     @property
     def new_topic(self) -> NewInternalTopic:

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 
 from barnabas.base.clock import Clock
 from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import derive
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.config.topic import validate_topic_config as check_topic_settings
 from barnabas.base.ids import BrokerId
 from barnabas.broker.controller.driver import Controller, ControllerConfig
+from barnabas.broker.controller.settings import ControllerSettings
 from barnabas.broker.controller.topics import TopicDefaults
 from barnabas.broker.server.broker_connections import BrokerConnections
-from barnabas.broker.server.settings import control_listener_name, controller_settings
+from barnabas.broker.server.settings import control_listener_name
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
 from barnabas.broker.zookeeper_client.registration import BrokerRegistrar
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
@@ -37,13 +39,13 @@ def make_controller(
         check_topic_settings(dynamic.broker, configs)
 
     def settings_changed(before: BrokerConfig, after: BrokerConfig) -> None:
-        controller.change_settings(controller_settings(broker_id, after))
+        controller.change_settings(derive(ControllerSettings, after, broker_id=broker_id))
 
     controller = Controller(
         session,
         registrar,
         ControllerConfig(
-            settings=controller_settings(broker_id, config),
+            settings=derive(ControllerSettings, config, broker_id=broker_id),
             control_listener=control_listener_name(config),
             inter_broker_listener=config.inter_broker_listener_name,
             request_timeout_ms=config.controller_socket_timeout_ms,

@@ -1,4 +1,5 @@
-"""Reads and writes the settings below /config in ZooKeeper, of topics, brokers, clients, users and addresses.
+"""Reads and writes the settings below /config in ZooKeeper, of topics, brokers, clients, users, addresses
+and groups.
 
 Read at the start, then by notification; written for all brokers, and applied here at once. Owner: the event loop.
 """
@@ -48,6 +49,8 @@ class EntitySettings:
         ignored: tuple[str, ...] = ()
         if entity_type == paths.TOPICS:
             ignored = self._dynamic.set_topic(name, settings)
+        elif entity_type == paths.GROUPS:
+            ignored = self._dynamic.set_group(paths.desanitize(name), settings)
         elif entity_type in (paths.CLIENTS, paths.USERS, paths.IPS):
             self._quotas.settings_changed(entity_type, name, settings)
             if entity_type == paths.USERS and "/" not in name:

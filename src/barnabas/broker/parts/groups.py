@@ -30,6 +30,7 @@ def assemble(
         coordinator_context,
         consumer_protocol_enabled=consumer_protocol_enabled,
         verify_transaction=verify_transaction,
+        group_config=context.dynamic.group_config,
     )
     families = (GroupsApi, GroupOffsetsApi, GroupAdminApi, ConsumerGroupsApi)
     return GroupParts(coordinator, [family(context, coordinator) for family in families])

@@ -9,6 +9,7 @@ from typing import Any
 
 from barnabas.base.clock import Clock
 from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import derive
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.ids import BrokerEpoch, BrokerId, TopicPartition
 from barnabas.base.metrics.registry import Registry
@@ -26,7 +27,6 @@ from barnabas.broker.replication.throttle import ReplicationThrottles
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.server.broker_connections import BrokerConnections
 from barnabas.broker.server.controller_client import ControllerClient
-from barnabas.broker.server.settings import fetcher_settings
 from barnabas.broker.storage.manager import LogManager
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache, MetadataChange
 
@@ -88,7 +88,7 @@ class ReplicationParts:
         #: A feature may wrap the endpoints through which followers fetch from their leaders.
         self.wrap_leader: Callable[[BrokerId, LeaderEndpoint], LeaderEndpoint] = lambda leader, endpoint: endpoint
         self.fetchers = self._make_fetchers(
-            fetcher_settings(broker_id, config), connections, broker_epoch, tasks, clock
+            derive(FetcherSettings, config, broker_id=broker_id), connections, broker_epoch, tasks, clock
         )
         self.control = ControlRequests(
             broker_id,

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
 from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import derive
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.host import descriptors
 from barnabas.base.ids import BrokerId
@@ -51,7 +52,7 @@ class StorageParts:
         self.logs = LogManager(
             config.log_dirs,
             env=env,
-            settings=ManagerSettings.of(config),
+            settings=derive(ManagerSettings, config),
             config_of=dynamic.log_config,
             on_dir_failed=on_dir_failed,
         )
@@ -72,7 +73,7 @@ class StorageParts:
         loop, env, config = self._loop, self._env, self._dynamic.broker
         await loop.run_in_executor(pool, self.logs.load)
         self.cleaner = Cleaner(
-            self.logs, env, CleanerSettings.of(config), lambda: self._platform.make_cleaner_worker(loop, env)
+            self.logs, env, derive(CleanerSettings, config), lambda: self._platform.make_cleaner_worker(loop, env)
         )
         add_gauges(registry, self.cleaner)
         # ZooKeeper may have settings that this broker's file lacks.
@@ -82,9 +83,9 @@ class StorageParts:
 
     def settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         self.logs.check_framing(after.barnabas_record_framing_check)
-        self.logs.settings = ManagerSettings.of(after)
+        self.logs.settings = derive(ManagerSettings, after)
         self.logs.change_producer_settings(
             expiration_ms=after.producer_id_expiration_ms,
             transaction_verification=after.transaction_partition_verification_enable,
         )
-        self.cleaner.update_settings(CleanerSettings.of(after))
+        self.cleaner.update_settings(derive(CleanerSettings, after))

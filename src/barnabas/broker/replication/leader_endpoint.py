@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
+from barnabas.base.config.derived import setting
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.base.words import EARLIEST, EARLIEST_LOCAL, LATEST
@@ -81,13 +82,13 @@ class FetcherSettings:
     """A follower's settings, under Kafka's names."""
 
     broker_id: BrokerId
-    num_replica_fetchers: int = 1
-    replica_fetch_max_bytes: int = 1024 * 1024
-    replica_fetch_min_bytes: int = 1
-    replica_fetch_response_max_bytes: int = 10 * 1024 * 1024
-    replica_fetch_wait_max_ms: int = 500
-    replica_fetch_backoff_ms: int = 1000
-    replica_socket_timeout_ms: int = 30_000
+    num_replica_fetchers: int = setting("num.replica.fetchers")
+    replica_fetch_max_bytes: int = setting("replica.fetch.max.bytes")
+    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes")
+    replica_fetch_response_max_bytes: int = setting("replica.fetch.response.max.bytes")
+    replica_fetch_wait_max_ms: int = setting("replica.fetch.wait.max.ms")
+    replica_fetch_backoff_ms: int = setting("replica.fetch.backoff.ms")
+    replica_socket_timeout_ms: int = setting("replica.socket.timeout.ms")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,37 +5,10 @@ import ssl
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.definition import Password
 from barnabas.base.errors import ConfigError
-from barnabas.base.ids import BrokerId
 from barnabas.base.tls.contexts import TlsSettings, client_context
-from barnabas.broker.controller.settings import ControllerSettings
-from barnabas.broker.replication.leader_endpoint import FetcherSettings
 from barnabas.broker.security.connection_rates import RateLimits
 from barnabas.broker.server.connection_quotas import ConnectionLimits
 from barnabas.broker.zookeeper_client.session_config import IN_FLIGHT_MAX, SessionConfig
-
-
-def fetcher_settings(broker_id: BrokerId, config: BrokerConfig) -> FetcherSettings:
-    return FetcherSettings(
-        broker_id=broker_id,
-        num_replica_fetchers=config.num_replica_fetchers,
-        replica_fetch_max_bytes=config.replica_fetch_max_bytes,
-        replica_fetch_min_bytes=config.replica_fetch_min_bytes,
-        replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
-        replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
-        replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
-        replica_socket_timeout_ms=config.replica_socket_timeout_ms,
-    )
-
-
-def controller_settings(broker_id: BrokerId, config: BrokerConfig) -> ControllerSettings:
-    return ControllerSettings(
-        broker_id=broker_id,
-        auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
-        leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
-        leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
-        delete_topic_enable=config.delete_topic_enable,
-        unclean_leader_election_enable=config.unclean_leader_election_enable,
-    )
 
 
 def session_config(config: BrokerConfig) -> SessionConfig:

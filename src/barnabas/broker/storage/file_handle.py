@@ -5,12 +5,12 @@ even when the segment is renamed, deleted or closed meanwhile. The `SegmentPool`
 keep files open, so that thousands of partitions fit in the process's descriptors.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.base.errors import BrokenInvariant
 from barnabas.base.host.disk import Disk, WritableBuffer
+from barnabas.base.recent import Recent
 
 if TYPE_CHECKING:
     import socket
@@ -147,34 +147,23 @@ class SegmentPool:
     A segment holds up to three descriptors: its log and the maps of its two indexes.
     """
 
-    __slots__ = ("_open", "max_open", "repair")
+    __slots__ = ("_open", "repair")
 
     def __init__(self, max_open: int = 1000) -> None:
-        self.max_open = max_open
         #: Rebuilds damaged indexes of an inactive segment on a thread, (segment, reason); None: the segment rebuilds them
         #: itself.
         self.repair: Callable[[Segment, str], None] | None = None
-        self._open: OrderedDict[HoldsFiles, None] = OrderedDict()
+        self._open: Recent[HoldsFiles, bool] = Recent(max_open, may_drop=lambda segment, _: not segment.is_pinned)
 
     def __len__(self) -> int:
         return len(self._open)
 
     def touch(self, segment: HoldsFiles) -> None:
         """`segment` is about to be used."""
-        held = self._open
-        if segment in held:
-            held.move_to_end(segment)
-            return
-        held[segment] = None
-        if len(held) > self.max_open:
-            self._evict(keep=segment)
+        if not self._open.use(segment):
+            for victim, _ in self._open.put(segment, True):
+                victim.release_files()
 
     def forget(self, segment: HoldsFiles) -> None:
         """`segment` has become active, or was closed."""
-        self._open.pop(segment, None)
-
-    def _evict(self, keep: HoldsFiles) -> None:
-        victim = next((s for s in self._open if s is not keep and not s.is_pinned), None)
-        if victim is not None:
-            del self._open[victim]
-            victim.release_files()
+        self._open.pop(segment)

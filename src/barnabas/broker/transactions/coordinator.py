@@ -61,7 +61,7 @@ class TransactionCoordinator:
         self.transaction_version = transaction_version
         metadata = self._metadata = context.metadata
         self._now_ms = context.now_ms
-        self.settings = Derived(context.config, TransactionSettings.of)
+        self.settings = Derived(context.config, TransactionSettings)
         self.topic = context.internal_topic(TRANSACTION_STATE_TOPIC, lambda: self.settings().new_topic)
         #: Leader epochs by partition of the topic. Markers carry them, so markers of an earlier coordinator are fenced.
         self._epochs: dict[int, int] = {}

@@ -31,8 +31,9 @@ from barnabas.broker.zookeeper_client.znodes import (
 
 log = logging.getLogger(__name__)
 
-#: Quotas and credentials are deleted with their user, client id or address.
-_SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS)
+#: These znodes are deleted with their last setting.
+_SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS, paths.GROUPS)
+_ENTITY_TYPES = (*paths.CONFIG_ENTITY_TYPES, paths.GROUPS)
 
 #: (entity type, sanitized entity name)
 Entity = tuple[str, str]
@@ -104,7 +105,8 @@ class ConfigStore:
         return await self.read_many(paths.USERS, names) if names else {}
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """Replace an entity's settings, then notify every broker. Deletes users, clients and addresses without settings."""
+        """Replace an entity's settings, then notify every broker. Deletes the znode of a user, client, address or group
+        with its last setting."""
         await self.change(entity_type, name, lambda found: settings)
 
     async def change(self, entity_type: str, name: str, change: Change) -> Mapping[str, str] | None:
@@ -185,7 +187,7 @@ class ConfigStore:
             return  # another client has written, or is writing
 
     async def start(self, listener: ConfigListener, *, known: Callable[[], Iterable[Entity]]) -> None:
-        """Pass all settings of topics, brokers, users, clients and addresses to the listener; `run` passes changes.
+        """Pass all settings of topics, brokers, users, clients, addresses and groups to the listener; `run` passes changes.
 
         `known`: the entities with settings that the listener knows. After an absence it also learns which of them have none
         now.
@@ -196,10 +198,10 @@ class ConfigStore:
             listener(entity_type, name, settings)
 
     async def _read_everything(self) -> dict[Entity, dict[str, str]]:
-        everything = await asyncio.gather(*(self.read_all(each) for each in paths.CONFIG_ENTITY_TYPES))
+        everything = await asyncio.gather(*(self.read_all(each) for each in _ENTITY_TYPES))
         found = {
             (entity_type, name): settings
-            for entity_type, entities in zip(paths.CONFIG_ENTITY_TYPES, everything, strict=True)
+            for entity_type, entities in zip(_ENTITY_TYPES, everything, strict=True)
             for name, settings in entities.items()
         }
         return found | {(paths.USERS, name): each for name, each in (await self.read_user_clients()).items()}

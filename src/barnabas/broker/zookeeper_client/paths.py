@@ -57,6 +57,8 @@ USERS = "users"
 BROKERS_ENTITY = "brokers"
 IPS = "ips"
 CONFIG_ENTITY_TYPES = (TOPICS, CLIENTS, USERS, BROKERS_ENTITY, IPS)
+#: Created with the first group that has settings. Kafka's name in KRaft mode; a 3.9 broker does not read it.
+GROUPS = "groups"
 
 #: The entity name for all clients, users, addresses or brokers without their own entry.
 DEFAULT_ENTITY = "<default>"

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from barnabas.cli._command import UsageError, failing_well
+from barnabas.cli._command import UsageError
 
 if TYPE_CHECKING:
     from barnabas.cli.host.supervisor import Supervisor
 
 
-@failing_well
 def command(
     properties: Annotated[
         Path, typer.Argument(metavar="FILE.properties", help="Kafka's server.properties, for the first broker.")

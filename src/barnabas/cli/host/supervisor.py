@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.errors import BarnabasError
 from barnabas.base.host.systemd import Notifier
 from barnabas.broker.server.metrics_http import MetricsServer, Unanswered
@@ -59,7 +60,7 @@ class Supervised:
 
     async def run(self) -> None:
         """Run until `stop`."""
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S)
         while True:
             code = await self._live()
             if not self._is_wanted:
@@ -68,7 +69,8 @@ class Supervised:
                 self._restarts_now = False
                 continue
             if self._was_ready:
-                pause_s = FIRST_PAUSE_S
+                backoff.succeeded()
+            pause_s = backoff.failed()
             _log.error(
                 "[broker %d] ended with status %d, starting it again in %g s; see its log lines above",
                 self.id,
@@ -76,7 +78,6 @@ class Supervised:
                 pause_s,
             )
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
     async def _live(self) -> int:
         self._was_ready = False

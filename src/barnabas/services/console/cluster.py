@@ -8,12 +8,12 @@ spends more than a small part of its time on its console.
 import asyncio
 import dataclasses
 import math
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from barnabas.base.errors import ErrorCode
+from barnabas.base.recent import Recent
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError
@@ -60,8 +60,8 @@ class ConsoleCluster:
         self.lag = LagBook(self)
         #: Number of partitions of the whole cluster, as far as known.
         self.partitions = 0
-        self._kept: OrderedDict[object, _Kept] = OrderedDict()
-        self._remembered: OrderedDict[object, Any] = OrderedDict()
+        self._kept: Recent[object, _Kept] = Recent(_KEPT_MAX)
+        self._remembered: Recent[object, Any] = Recent(_KEPT_MAX)
         self._asking: dict[object, asyncio.Future[Any]] = {}
 
     async def close(self) -> None:
@@ -77,7 +77,7 @@ class ConsoleCluster:
         if found is not None:
             allowed_s = max(max_age_s, min(found.took_s * _PACE, paced_s))
             if now_s - found.at_s <= allowed_s:
-                self._kept.move_to_end(key)
+                self._kept.use(key)
                 return cast(T, found.value)
         if key not in self._asking:
             self._asking[key] = asyncio.get_running_loop().create_future()
@@ -104,21 +104,17 @@ class ConsoleCluster:
             future.cancel()
             raise
         else:
-            self._kept[key] = _Kept(value, loop.time(), loop.time() - began_s)
-            self._kept.move_to_end(key)
-            if len(self._kept) > _KEPT_MAX:
-                self._kept.popitem(last=False)
+            self._kept.put(key, _Kept(value, loop.time(), loop.time() - began_s))
             future.set_result(value)
         finally:
             del self._asking[key]
 
     def remembered(self, key: object, make: Callable[[], T]) -> T:
         """Return observations over time, which `forget` keeps after changes."""
-        found = self._remembered.get(key)
+        found = self._remembered.use(key)
         if found is None:
-            if len(self._remembered) >= _KEPT_MAX:
-                self._remembered.popitem(last=False)
-            found = self._remembered[key] = make()
+            found = make()
+            self._remembered.put(key, found)
         return cast(T, found)
 
     def forget(self) -> None:
@@ -130,7 +126,7 @@ class ConsoleCluster:
 
     def outdated(self, key: object) -> None:
         """Drop a cached answer that has turned out to be wrong."""
-        self._kept.pop(key, None)
+        self._kept.pop(key)
 
     # -- metadata -------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.base.clock import SystemClock
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
+from barnabas.base.recent import Recent
 from barnabas.client.admin.groups import CLASSIC, committed_offsets
 from barnabas.client.errors import ClientError, UnsupportedVersion, check
 from barnabas.services.console.commits import UNKNOWN, Commits, Totals
@@ -148,7 +149,7 @@ class LagBook:
         self.growth: Growth[tuple[str, TopicPartition]] = Growth(COMMIT_RATE_S)
         self.history: dict[str, History] = {}
         #: When a user last looked at each group.
-        self._looked_s: dict[str, float] = {}
+        self._looked_s: Recent[str, float] = Recent(SAMPLED_MAX)
         self._sampler: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._swept_until_s = 0.0
@@ -343,16 +344,14 @@ class LagBook:
         """Note that a user looks at the groups, or at one: its lag is sampled for an hour from now on."""
         now_s = asyncio.get_running_loop().time()
         if group is not None:
-            self._looked_s.pop(group, None)
-            self._looked_s[group] = now_s
-            if len(self._looked_s) > SAMPLED_MAX:
-                self._forget(next(iter(self._looked_s)))
+            for forgotten, _ in self._looked_s.put(group, now_s):
+                self.history.pop(forgotten, None)
         if self._sampler is None or self._sampler.done():
             self._sampler = self._cluster.tasks.start(self._sample_for_an_hour(now_s), "sample lags")
         self._last_look_s = now_s
 
     def _forget(self, group: str) -> None:
-        self._looked_s.pop(group, None)
+        self._looked_s.pop(group)
         self.history.pop(group, None)
 
     async def _sample_for_an_hour(self, began_s: float) -> None:

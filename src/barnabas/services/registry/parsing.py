@@ -4,10 +4,10 @@ Each schema comes with the texts that it refers to, so that nothing here reads t
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from barnabas.base.recent import Recent
 from barnabas.services.registry import formats
 from barnabas.services.registry.content import Previous, Resolved
 from barnabas.services.registry.errors import invalid_schema
@@ -21,28 +21,22 @@ class Parser:
     """Parses schemas and caches the most recently used ones, up to `cache_bytes_max` of text."""
 
     def __init__(self, *, cache_bytes_max: int = 2 * 1024 * 1024) -> None:
-        self._cache: OrderedDict[Resolved, formats.ParsedSchema] = OrderedDict()
-        self._cached_bytes = 0
-        self._cache_bytes_max = cache_bytes_max
+        self._cache: Recent[Resolved, formats.ParsedSchema] = Recent(
+            cache_bytes_max, weigh=lambda schema, _: schema.size_bytes
+        )
         self._lock = threading.Lock()
 
     def parse(self, schema: Resolved) -> formats.ParsedSchema:
         with self._lock:
-            parsed = self._cache.get(schema)
-            if parsed is not None:
-                self._cache.move_to_end(schema)
-                return parsed
+            parsed = self._cache.use(schema)
+        if parsed is not None:
+            return parsed
         try:
             parsed = formats.parse(schema.schema_type, schema.text, dict(schema.references), as_new=schema.is_new)
         except formats.SchemaError as error:
             raise invalid_schema(f"Invalid schema of type {schema.schema_type}, details: {error}") from None
         with self._lock:
-            if schema not in self._cache:
-                self._cache[schema] = parsed
-                self._cached_bytes += schema.size_bytes
-            while self._cached_bytes > self._cache_bytes_max and len(self._cache) > 1:
-                dropped, _ = self._cache.popitem(last=False)
-                self._cached_bytes -= dropped.size_bytes
+            self._cache.put(schema, parsed)
         return parsed
 
     def knows(self, schema: Resolved) -> bool:

@@ -7,6 +7,7 @@ a row.
 """
 
 import json
+import math
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from barnabas.base.backoff import Backoff
 from barnabas.spark.checkpoint import repeated_rows
 from barnabas.spark.pipelines import connector, lineage, refresh, topic_ids
 from barnabas.spark.pipelines._flows import Flows, flows_of, short
@@ -58,7 +60,7 @@ class _Running:
     name: str
     flow: Any
     execution: Any
-    failures: int = 0
+    backoff: Backoff
     #: Time to start it again after a failure; None while it runs.
     again_s: float | None = None
     batches_seen: int = field(default=-1)
@@ -361,7 +363,8 @@ class Runner:
             if chosen and short_name(flow.destinationIdentifier().toString()) not in chosen:
                 continue
             if flow.df().isStreaming():
-                running.append(_Running(name, flow, self._start(planner, name, flow)))
+                backoff = Backoff(options.pause_s, math.inf)  # `failures_max` ends it
+                running.append(_Running(name, flow, self._start(planner, name, flow), backoff))
                 self._report(FlowState(now(), name, "RUNNING", f"Flow {name} goes on."))
             else:
                 views.append(short_name(flow.destinationIdentifier().toString()))
@@ -426,13 +429,14 @@ class Runner:
             return
         reason, named = _reason(each.execution), Telling(self._places).named(each.name)
         batch = self._batches.get(each.name, -1)
-        each.failures = 1 if batch > each.batches_seen else each.failures + 1
+        if batch > each.batches_seen:
+            each.backoff.succeeded()
         each.batches_seen = batch
-        if each.failures > options.failures_max:
-            said = f"{named} failed {each.failures} times in a row: {reason}"
+        pause_s = each.backoff.failed()
+        if each.backoff.failures > options.failures_max:
+            said = f"{named} failed {each.backoff.failures} times in a row: {reason}"
             self._report(FlowState(now(), each.name, "FAILED", f"Flow {said}"))
             raise PipelineFailed(f"flow {said}")
-        pause_s = options.pause_s * 2 ** (each.failures - 1)
         each.again_s = time.monotonic() + pause_s
         message = f"Flow {named} failed, and starts again in {pause_s:g} s: {reason}"
         self._report(FlowState(now(), each.name, "RETRYING", message))

@@ -4,12 +4,13 @@
 again (the console).
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
+from barnabas.base.backoff import doubled
 from barnabas.base.hosts import network_of
+from barnabas.base.recent import Recent
 
 E = TypeVar("E")
 
@@ -17,34 +18,22 @@ E = TypeVar("E")
 REMEMBERED_MAX: Final = 10_000
 
 
-class _Memory(Generic[E]):
+class _Memory(Recent[str, E]):
     """An entry for each address or user that failed, sorted by the last failure."""
 
+    __slots__ = ("_make",)
+
     def __init__(self, make: Callable[[], E]) -> None:
+        super().__init__(REMEMBERED_MAX)
         self._make = make
-        self._entries: OrderedDict[str, E] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: str) -> E | None:
-        return self._entries.get(key)
 
     def latest(self, key: str) -> E:
         """Return the entry for a failure that happens now; it moves to the end."""
-        entry = self._entries.get(key)
+        entry = self.use(key)
         if entry is None:
-            if len(self._entries) >= REMEMBERED_MAX:
-                self._entries.popitem(last=False)
-            entry = self._entries[key] = self._make()
-        self._entries.move_to_end(key)
+            entry = self._make()
+            self.put(key, entry)
         return entry
-
-    def forget(self, key: str) -> None:
-        self._entries.pop(key, None)
-
-    def clear(self) -> None:
-        self._entries.clear()
 
 
 # -- attempts that wait for their turn --------------------------------------------------------------------------------------
@@ -124,7 +113,7 @@ class _Failures:
     def wait_s(self, most_s: float, now_s: float) -> float:
         if self.count < FREE_SIGN_INS:
             return 0.0
-        wait_s = min(FIRST_WAIT_S * 2.0 ** min(self.count - FREE_SIGN_INS, 30), most_s)
+        wait_s = doubled(FIRST_WAIT_S, most_s, self.count - FREE_SIGN_INS)
         return max(0.0, self.last_s + wait_s - now_s)
 
 
@@ -158,7 +147,7 @@ class SignInThrottle:
     def succeeded(self, address: str, user: str) -> None:
         """Keep the address's other failures: otherwise the owner of one account could reset them while guessing other
         accounts."""
-        self._users.forget(user)
+        self._users.pop(user)
         _take_back(self._addresses, network_of(address))
 
     def forgotten(self, address: str, user: str) -> None:
@@ -176,4 +165,4 @@ def _take_back(failures: _Memory[_Failures], key: str) -> None:
     if entry is not None:
         entry.count -= 1
         if entry.count <= 0:
-            failures.forget(key)
+            failures.pop(key)

@@ -112,6 +112,10 @@ def _is_init(node: ast.stmt) -> bool:
 
 def _copies(nodes: list[ast.AST], fields: dict[str, list[str]]) -> Iterator[tuple[str, ast.expr]]:
     """The values that are put into the fields of dataclasses: the field and the expression."""
+    for node in nodes:  # `size: int = setting("group.max.size")`
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(func=ast.Name(id="setting")) as value):
+                yield name, value
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     maker = {call: owner.name for owner in classes for call in ast.walk(owner) if _calls(call, "cls")}
     for call in nodes:

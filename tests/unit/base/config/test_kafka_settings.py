@@ -17,7 +17,7 @@ from barnabas.base.config.catalog import (
     UNIT_SYNONYMS,
 )
 from barnabas.base.config.definition import Password, Setting, ValueType, attribute_name
-from barnabas.base.config.definitions import extra, share_coordinator
+from barnabas.base.config.definitions import extra, share, share_coordinator
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.config.settings import BrokerSettings
 from barnabas.base.config.topic import log_config
@@ -26,6 +26,29 @@ FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "kafka_3_9_settings.
 EXTRA_NAMES = {setting.name for setting in extra.SETTINGS + share_coordinator.SETTINGS} | {
     name for name in TOPIC_SETTINGS if name.startswith("barnabas.")
 }
+
+#: Kafka 3.9 has a preview of share groups. Their settings are those of Kafka 4.3: (default, valid values).
+SHARE = {
+    "group.share.delivery.count.limit": ("5", "[2,...,10]"),
+    "group.share.heartbeat.interval.ms": ("5000", "[1,...]"),
+    "group.share.initialize.retry.interval.ms": ("30000", "[1,...]"),
+    "group.share.max.delivery.count.limit": ("10", "[5,...,25]"),
+    "group.share.max.heartbeat.interval.ms": ("15000", "[1,...]"),
+    "group.share.max.partition.max.record.locks": ("4000", "[2000,...,10000]"),
+    "group.share.max.record.lock.duration.ms": ("60000", "[30000,...,3600000]"),
+    "group.share.max.session.timeout.ms": ("60000", "[1,...]"),
+    "group.share.max.size": ("200", "[1,...,1000]"),
+    "group.share.min.delivery.count.limit": ("2", "[2,...,5]"),
+    "group.share.min.heartbeat.interval.ms": ("5000", "[1,...]"),
+    "group.share.min.partition.max.record.locks": ("100", "[100,...,2000]"),
+    "group.share.min.record.lock.duration.ms": ("15000", "[1000,...,30000]"),
+    "group.share.min.session.timeout.ms": ("45000", "[1,...]"),
+    "group.share.partition.max.record.locks": ("2000", "[100,...,10000]"),
+    "group.share.record.lock.duration.ms": ("30000", "[1000,...,3600000]"),
+    "group.share.session.timeout.ms": ("45000", "[1,...]"),
+}
+#: Settings of the preview that Kafka 4 does not have.
+SHARE_PREVIEW = {"group.share.enable", "group.share.max.groups"}
 
 TABLES = {
     "broker": BROKER_SETTINGS,
@@ -64,9 +87,18 @@ RESOLVED = {
 }
 
 
+def of_3_9(kind: str) -> list[dict[str, Any]]:
+    return [fact for fact in FACTS[kind] if fact["name"] not in SHARE]
+
+
 @pytest.mark.parametrize("kind", TABLES)
 def test_names_are_kafkas_all_of_them_and_no_others(kind: str) -> None:
-    assert set(TABLES[kind]) - EXTRA_NAMES == {fact["name"] for fact in FACTS[kind]}
+    assert set(TABLES[kind]) - EXTRA_NAMES - set(SHARE) == {fact["name"] for fact in of_3_9(kind)}
+
+
+def test_settings_of_share_groups_are_those_of_kafka_4() -> None:
+    ours = {each.name: (each.format(each.default), str(each.validator)) for each in share.SETTINGS}
+    assert {name: facts for name, facts in ours.items() if name not in SHARE_PREVIEW} == SHARE
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -74,10 +106,10 @@ def test_types_defaults_and_importance_are_kafkas(kind: str) -> None:
     ours = {
         name: (each.type.name, each.format(each.default), each.importance.value, each.internal)
         for name, each in TABLES[kind].items()
-        if name not in EXTRA_NAMES
+        if name not in EXTRA_NAMES and name not in SHARE
     }
     theirs = {
-        fact["name"]: (fact["type"], fact["default"], fact["importance"], fact["internal"]) for fact in FACTS[kind]
+        fact["name"]: (fact["type"], fact["default"], fact["importance"], fact["internal"]) for fact in of_3_9(kind)
     }
     # Java's maps have no order.
     for table in (ours, theirs):
@@ -88,13 +120,17 @@ def test_types_defaults_and_importance_are_kafkas(kind: str) -> None:
 
 
 def test_update_modes_are_kafkas() -> None:
-    ours = {name: each.update_mode.value for name, each in BROKER_SETTINGS.items() if name not in EXTRA_NAMES}
-    assert ours == {fact["name"]: fact["update_mode"] for fact in FACTS["broker"]}
+    ours = {
+        name: each.update_mode.value
+        for name, each in BROKER_SETTINGS.items()
+        if name not in EXTRA_NAMES and name not in SHARE
+    }
+    assert ours == {fact["name"]: fact["update_mode"] for fact in of_3_9("broker")}
 
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_valid_values_are_kafkas(kind: str) -> None:
-    for fact in FACTS[kind]:
+    for fact in of_3_9(kind):
         if "valid" in fact:
             assert str(TABLES[kind][fact["name"]].validator) == fact["valid"], fact["name"]
 

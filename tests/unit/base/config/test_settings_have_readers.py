@@ -13,6 +13,7 @@ from barnabas.base.config.catalog import (
     TOPIC_SETTINGS,
     UNIT_SYNONYMS,
 )
+from barnabas.base.config.group_config import GROUP_SETTINGS
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.config.settings import BrokerSettings
 from tests.unit.base.config.setting_readers import Readers, readers, sources
@@ -25,11 +26,11 @@ FOLDED: Final = {
     "delegation.token.master.key": "delegation.token.secret.key",
     "message.timestamp.difference.max.ms": "message.timestamp.before.max.ms",
 }
-#: Settings whose only effect is that a broker does not start if the other setting is outside these bounds.
+#: Settings that only bound the other setting, of a broker and of a group.
 BOUNDS: Final = {
-    f"group.consumer.{end}.{what}": f"group.consumer.{what}"
+    ".".join(("group", kind, end, *what)): ".".join(("group", kind, *what))
     for end in ("min", "max")
-    for what in ("session.timeout.ms", "heartbeat.interval.ms")
+    for _, kind, *what in (each.server_default.split(".") for each in GROUP_SETTINGS.values() if each.server_default)
 }
 #: Attributes computed from several settings, for the topics' defaults and the checks at the start.
 RESOLVED_FOR_TOPICS: Final = {
@@ -69,7 +70,12 @@ def broker_settings_read(found: Readers) -> set[str]:
         inherited = TOPIC_SETTINGS[topic_setting].server_default
         direct.update({inherited} if inherited is not None else ())
         direct.update(synonym.name for synonym in UNIT_SYNONYMS.get(topic_setting, ()))
+    direct.update(GROUP_SETTINGS[name].server_default or "" for name in group_settings_read(found))
     return direct | {name for name, into in {**FOLDED, **BOUNDS}.items() if into in direct}
+
+
+def group_settings_read(found: Readers) -> set[str]:
+    return {name for name, each in GROUP_SETTINGS.items() if each.attribute in found.attributes}
 
 
 def test_every_broker_setting_that_claims_an_effect_has_a_reader() -> None:
@@ -80,6 +86,11 @@ def test_every_broker_setting_that_claims_an_effect_has_a_reader() -> None:
 def test_every_topic_setting_that_claims_an_effect_has_a_reader() -> None:
     claims = {name for name, each in TOPIC_SETTINGS.items() if each.is_effective}
     assert sorted(claims - topic_settings_read(of_the_source())) == []
+
+
+def test_every_group_setting_that_claims_an_effect_has_a_reader() -> None:
+    claims = {name for name, each in GROUP_SETTINGS.items() if each.is_effective}
+    assert claims == group_settings_read(of_the_source())
 
 
 def test_no_setting_with_a_reader_claims_to_have_no_effect() -> None:
@@ -124,6 +135,12 @@ def test_copy_into_a_field_counts_only_if_the_field_is_read() -> None:
         "class Parts:\n    size: int\n    other: int\n\nmade = Parts(config.group_max_size, config.broker_id)\n"
     )
     assert read_in(positional, "use(parts.other)").attributes == {"broker_id"}
+
+
+def test_field_with_the_name_of_a_setting_counts_only_if_the_field_is_read() -> None:
+    parts = 'class Parts:\n    size: int = setting("group.max.size")\n    pace: int = setting("group.pace", double)\n'
+    assert read_in(parts, "use(parts.size)").names == {"group.max.size"}
+    assert read_in(parts, "use(parts.pace)").names == {"group.pace"}
 
 
 def test_copy_into_a_field_of_the_same_name_is_not_its_reader() -> None:

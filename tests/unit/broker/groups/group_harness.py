@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from barnabas.base.config.group_config import GroupConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.groups.classic_group import ClassicGroup
 from barnabas.broker.groups.group import GroupEnvironment, Requester
@@ -75,6 +76,7 @@ class Harness:
     def __init__(self, settings: GroupSettings | None = None, topics: FakeTopics | None = None) -> None:
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
         self.topics = topics or FakeTopics()
+        self.group_configs: dict[str, GroupConfig] = {}
         self.consumer_protocol_enabled = True
         self.now_ms = 1_000_000
         self.log: list[ReplayedRecord | Marker] = []
@@ -94,6 +96,7 @@ class Harness:
         return GroupMachine(
             GroupEnvironment(
                 settings=lambda: self.settings,
+                group_config=lambda group_id: self.group_configs.get(group_id, GroupConfig()),
                 topics=self.topics,
                 unique=self._unique,
                 consumer_protocol_enabled=lambda: self.consumer_protocol_enabled,

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.base.config.group_config import GroupConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.groups.consumer_group import MemberState
 from barnabas.broker.groups.group import Requester
@@ -294,6 +295,29 @@ def test_silent_member_is_removed_after_its_session(h: Harness) -> None:
     h.advance(1_000)
     assert list(consumer_group(h).members) == ["a"]
     assert b.poll_refused() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_groups_own_session_and_heartbeat_interval_apply_to_live_members_from_their_next_heartbeat_on(
+    h: Harness,
+) -> None:
+    a = Client(h, "a")
+    assert a.poll().heartbeat_interval_ms == 5_000
+    h.group_configs[GROUP] = GroupConfig(consumer_session_timeout_ms=50_000, consumer_heartbeat_interval_ms=7_000)
+    assert a.poll().heartbeat_interval_ms == 7_000
+    h.advance(49_000)
+    assert list(consumer_group(h).members) == ["a"]
+    h.advance(1_000)
+    assert not consumer_group(h).members
+
+
+def test_new_coordinator_gives_members_their_groups_own_session(h: Harness) -> None:
+    h.group_configs[GROUP] = GroupConfig(consumer_session_timeout_ms=50_000)
+    Client(h, "a").poll()
+    h.fail_over()
+    h.advance(49_000)
+    assert list(consumer_group(h).members) == ["a"]
+    h.advance(1_000)
+    assert not consumer_group(h).members
 
 
 def test_member_that_does_not_give_partitions_up_in_time_is_removed(h: Harness) -> None:

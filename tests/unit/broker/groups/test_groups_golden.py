@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.base.config.group_config import GroupConfig
 from barnabas.base.errors import Malformed
 from barnabas.base.java_hash import java_hash, partition_of
 from barnabas.broker.groups import records
@@ -41,6 +42,7 @@ def machine() -> GroupMachine:
     return GroupMachine(
         GroupEnvironment(
             settings=GroupSettings,
+            group_config=lambda group_id: GroupConfig(),
             topics=FakeTopics(),
             unique=lambda: "",
             consumer_protocol_enabled=lambda: False,

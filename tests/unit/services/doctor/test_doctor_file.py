@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.cli.main import app
@@ -20,6 +19,7 @@ from barnabas.services.doctor.files import (
     zookeeper_hosts,
 )
 from barnabas.services.doctor.finding import Finding, Severity, in_order, some
+from tests.support.command_line import CliRunner
 
 GIB = 1 << 30
 HEALTHY = HostFacts(log_dirs=(LogDirFacts("/data/kafka", writable=True, total_bytes=100 * GIB, free_bytes=50 * GIB),))

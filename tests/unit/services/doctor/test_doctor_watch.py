@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.cli import doctor
 from barnabas.cli.main import app
 from barnabas.services.doctor.finding import Finding, Severity
+from tests.support.command_line import CliRunner
 
 GONE = Finding(Severity.ERROR, "partitions-offline", "cluster", "1 partition has no leader", "start it", "no writes")
 SLOW = Finding(Severity.NOTE, "zookeeper-slow", "ZooKeeper", "answers after 2.0 s", "look at its disk")

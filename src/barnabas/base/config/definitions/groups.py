@@ -6,7 +6,7 @@ from barnabas.base.config.definition import INT_MAX, Setting
 from barnabas.base.config.definitions import reasons
 from barnabas.base.config.definitions.shorthand import BOOLEAN, HIGH, INT, LIST, LONG, MEDIUM, READ_ONLY, SHORT, STRING
 from barnabas.base.config.units import KIB, MIB, MINUTE_MS
-from barnabas.base.config.validators import EachOf, OneOf, at_least, between
+from barnabas.base.config.validators import EachOf, OneOf, at_least
 
 # A table: one line of facts and the meaning below it.
 # fmt: off
@@ -75,47 +75,5 @@ SETTINGS: Final = (
             "Whether groups move between the classic and the consumer protocol while they run: disabled, upgrade, "
             "downgrade or bidirectional.",
             internal=True),
-    Setting("group.share.session.timeout.ms", INT, 45_000, MEDIUM, at_least(1), READ_ONLY,
-            "Session timeout of members of share groups (KIP-932).",
-            no_effect=reasons.SHARE),
-    Setting("group.share.min.session.timeout.ms", INT, 45_000, MEDIUM, at_least(1), READ_ONLY,
-            "Shortest session timeout that a share group may be given.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.max.session.timeout.ms", INT, MINUTE_MS, MEDIUM, at_least(1), READ_ONLY,
-            "Longest session timeout that a share group may be given.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.heartbeat.interval.ms", INT, 5_000, MEDIUM, at_least(1), READ_ONLY,
-            "Heartbeat interval of members of share groups.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.min.heartbeat.interval.ms", INT, 5_000, MEDIUM, at_least(1), READ_ONLY,
-            "Shortest heartbeat interval that a share group may be given.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.max.heartbeat.interval.ms", INT, 15_000, MEDIUM, at_least(1), READ_ONLY,
-            "Longest heartbeat interval that a share group may be given.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.max.size", SHORT, 200, MEDIUM, between(10, 1_000), READ_ONLY,
-            "Members that a share group may have.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.enable", BOOLEAN, False, MEDIUM, None, READ_ONLY,
-            "Whether share groups are served.", internal=True,
-            no_effect=reasons.SHARE),
-    Setting("group.share.delivery.count.limit", INT, 5, MEDIUM, between(2, 10), READ_ONLY,
-            "Times that a record is delivered to a share group before it is given up.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.record.lock.duration.ms", INT, 30_000, MEDIUM, between(1_000, 60_000), READ_ONLY,
-            "How long a member of a share group holds a record that it has not acknowledged.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.min.record.lock.duration.ms", INT, 15_000, MEDIUM, between(1_000, 30_000), READ_ONLY,
-            "Shortest lock that a share group may be given.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.max.record.lock.duration.ms", INT, MINUTE_MS, MEDIUM, between(30_000, 3_600_000), READ_ONLY,
-            "Longest lock that a share group may be given.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.max.groups", SHORT, 10, MEDIUM, between(1, 100), READ_ONLY,
-            "Share groups in the cluster.",
-            no_effect=reasons.SHARE),
-    Setting("group.share.partition.max.record.locks", INT, 200, MEDIUM, between(100, 10_000), READ_ONLY,
-            "Records of one partition that may be locked at the same time.",
-            no_effect=reasons.SHARE),
 )
 # fmt: on

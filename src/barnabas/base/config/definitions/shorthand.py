@@ -22,3 +22,4 @@ READ_ONLY: Final = UpdateMode.READ_ONLY
 PER_BROKER: Final = UpdateMode.PER_BROKER
 CLUSTER_WIDE: Final = UpdateMode.CLUSTER_WIDE
 TOPIC: Final = UpdateMode.TOPIC
+GROUP: Final = UpdateMode.GROUP

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.clock import Clock
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import BarnabasError, BrokenInvariant, ConfigError, Malformed, Refused
@@ -41,7 +42,7 @@ from barnabas.client.errors import BrokerRefused, ClientError
 log = logging.getLogger(__name__)
 
 #: Retry delay after a failure; it doubles up to the maximum below, and is shortened at random by up to a half.
-_BACKOFF_S: Final = 0.2
+_BACKOFF_S: Final = 0.4
 _BACKOFF_MAX_S: Final = 5.0
 RECREATED: Final = (
     "the topic was deleted and created again at the source, with other records: delete the topic here, too"
@@ -355,9 +356,11 @@ class LinkManager:
 
     async def _run(self, link: Link, source: MirrorSource) -> None:
         """Run until the link is forgotten. Errors are retried, and do not affect other links."""
-        failures, is_changed = 0, True
+        is_changed = True
+        backoff = Backoff(_BACKOFF_S, _BACKOFF_MAX_S, lambda: 1 - self._chance.random() / 2)
         try:
             while True:
+                pause_s = 0.0
                 is_changed = is_changed or source.link_changed.is_set()
                 source.link_changed.clear()
                 try:
@@ -367,22 +370,22 @@ class LinkManager:
                     await self._take_turns(link, source, is_changed=is_changed)
                     if refusal is not None:
                         raise refusal
-                    failures, is_changed = 0, False
+                    backoff.succeeded()
+                    is_changed = False
                 except (ClientError, ZkError, Refused, OSError) as error:
-                    failures += 1
+                    pause_s = backoff.failed()
                     source.error = str(error)
                     source.errors += 1
-                    if failures == 1:
+                    if backoff.failures == 1:
                         log.warning("[link %s] will retry: %s", link.name, error)
                 except BrokenInvariant:
                     raise
                 except Exception as error:
-                    failures += 1
+                    pause_s = backoff.failed()
                     source.error = repr(error)
                     log.exception("[link %s] failed, will retry", link.name)
-                if failures:
-                    pause_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** min(failures, 10))
-                    await source.back_off(pause_s * (1 - self._chance.random() / 2))
+                if pause_s:
+                    await source.back_off(pause_s)
                 else:
                     await source.wait(is_urgent=any(each.state.is_promoting for each in link.topics.values()))
         finally:

@@ -20,6 +20,7 @@ from barnabas.base.clock import Clock
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.log_config import RECORD_NAME, TOPIC_NAME
 from barnabas.base.errors import BarnabasError, Malformed
+from barnabas.base.recent import Recent
 from barnabas.broker.features.schema_checks.names import AVRO, PROTOBUF, message_names, record_names
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.client.web import WebFailed, load
@@ -92,7 +93,7 @@ class SchemaIds:
         self._known_count = 0
         self._look_again_s = clock.monotonic_s() + LOOK_AGAIN_S
         #: Prefixes with unregistered ids, the oldest first, and when each entry expires.
-        self._unknown: dict[tuple[Subjects, bytes], float] = {}
+        self._unknown: Recent[tuple[Subjects, bytes], float] = Recent(UNKNOWN_MAX)
         self._asked: dict[tuple[Subjects, bytes], asyncio.Future[bool]] = {}
         self._questions = asyncio.Semaphore(_QUESTIONS_MAX)
         self._unreachable_until_s = 0.0
@@ -137,7 +138,7 @@ class SchemaIds:
         """:raises Unreachable: if no registry answers."""
         if prefix in self._known.get(subjects, ()):
             return True
-        if self._unknown.get((subjects, prefix), 0.0) > self._clock.monotonic_s():
+        if (self._unknown.get((subjects, prefix)) or 0.0) > self._clock.monotonic_s():
             return False
         return await self._ask_once(subjects, prefix)
 
@@ -171,16 +172,14 @@ class SchemaIds:
             return  # the topic is no longer checked
         if known.pop(prefix, None) is not None:
             self._known_count -= 1
-        self._unknown.pop((subjects, prefix), None)
+        self._unknown.pop((subjects, prefix))
         if found:
             if self._known_count >= KNOWN_MAX:
                 self.forget()
             known[prefix] = now_s + KNOWN_S
             self._known_count += 1
         else:
-            if len(self._unknown) >= UNKNOWN_MAX:
-                del self._unknown[next(iter(self._unknown))]
-            self._unknown[subjects, prefix] = now_s + UNKNOWN_S
+            self._unknown.put((subjects, prefix), now_s + UNKNOWN_S)
 
     # -- the registry -----------------------------------------------------------------------------------------------------
 

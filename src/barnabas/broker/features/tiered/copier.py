@@ -96,7 +96,7 @@ class Copier:
 
     async def run(self, lead: Leadership) -> None:
         """Copy all segments that can be copied, one after the other."""
-        failures = 0
+        backoff = self._settings().backoff(self._chance)
         while not lead.is_over:
             try:
                 candidate = self.next_candidate(lead)
@@ -108,11 +108,10 @@ class Copier:
                 log.info("%s: %s", lead.of.tp, error)
                 return
             except (MetadataUnavailable, Refused) as error:
-                failures += 1
                 log.warning("[tier %s] cannot copy, will retry: %s", lead.of.tp, error)
-                await asyncio.sleep(self._settings().pause_s(failures, self._chance))
+                await asyncio.sleep(backoff.failed())
             else:
-                failures = 0
+                backoff.succeeded()
 
     async def _wait_for_quota(self, size_bytes: int) -> None:
         limit = self._settings().copy_bytes_per_second
@@ -164,11 +163,10 @@ class Copier:
     async def _tidy_up(self, segment: RemoteSegment, may_be_finished: bool) -> None:
         """Delete the objects of an abandoned copy, unless the metadata says that it was finished after all. Retry while the
         store or the metadata is unavailable."""
-        failures = 0
+        backoff = self._settings().backoff(self._chance)
         while not self._metadata.is_stopped and (self._metadata.is_read(segment.id.of) or not may_be_finished):
             # A request that was abandoned may still take effect a little later.
-            await asyncio.sleep(self._settings().pause_s(failures, self._chance))
-            failures += 1
+            await asyncio.sleep(backoff.failed())
             try:
                 if may_be_finished and not await self._is_removed(segment):
                     return  # the copy is finished, or the leader will remove it
@@ -202,7 +200,7 @@ class Copier:
 
     async def _put(self, lead: Leadership, segment: RemoteSegment, candidate: CopyCandidate) -> None:
         """Upload both objects; retry until they are stored. :raises SegmentGone, LeadershipLost:"""
-        failures = 0
+        backoff = self._settings().backoff(self._chance)
         counters = self._metrics.of(lead.of.topic)
         while True:
             lead.check()
@@ -215,11 +213,10 @@ class Copier:
                     await self._store.put(layout.log_key(segment), FilePart(candidate.log_path, candidate.size_bytes))
             except (StoreFault, OSError) as error:
                 # An OSError concerns our own files, which may have been deleted meanwhile: the next check finds out.
-                failures += 1
                 counters.copy_errors.add()
                 if isinstance(error, StoreFault):
                     self._health.failed(f"copying {lead.of.tp}", error)
-                await asyncio.sleep(self._settings().pause_s(failures - 1, self._chance))
+                await asyncio.sleep(backoff.failed())
             else:
                 self._health.worked()
                 lead.check()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import Derived
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.ids import ZERO_TOPIC_ID, TopicPartition
 from barnabas.base.metrics.registry import Row
@@ -43,10 +44,7 @@ class TieredPlugin(Plugin):
         self._spawn = spawn
         store = (platform.open_store or open_store)(config.barnabas_remote_storage_url, store_settings(config))
         health, metrics = StoreHealth(context.clock), TierMetrics(context.registry)
-
-        def settings() -> TierSettings:
-            return TierSettings.of(context.config)
-
+        settings = Derived(lambda: context.config, TierSettings)
         self.metadata = RemoteMetadata(
             context.broker_id,
             InternalTopic(

@@ -9,7 +9,7 @@ Owner: the event loop. Threads write the files. Any error raises `StoreFault`: t
 
 import asyncio
 import logging
-from collections import OrderedDict
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 from barnabas.base.errors import Malformed
 from barnabas.base.host.disk import Disk, write_fully
 from barnabas.base.ids import format_uuid
+from barnabas.base.recent import Recent
 from barnabas.broker.features.tiered import layout
 from barnabas.broker.features.tiered.segment_metadata import RemoteSegment
 from barnabas.broker.features.tiered.store import Store, StoreFault
@@ -125,8 +126,8 @@ class LocalCopies:
         self.indexes_bytes_max = indexes_bytes_max
         self._gets = asyncio.Semaphore(gets_at_once)
         self._wait_for_quota = wait_for_quota
-        #: In the order of use, the most recently used last.
-        self._copies: OrderedDict[bytes, LocalCopy] = OrderedDict()
+        #: `_make_room` bounds it, by the bytes of chunks and of indexes as well.
+        self._copies: Recent[bytes, LocalCopy] = Recent(math.inf)
         self._opening: dict[bytes, asyncio.Future[None]] = {}
         #: Numbers for folders: each copy has its own, because one may be removed while the next is created.
         self._folders = count()
@@ -152,13 +153,12 @@ class LocalCopies:
     async def open(self, source: RemoteSegment) -> LocalCopy:
         """Return the copy, with its indexes. :raises StoreFault, ObjectMissing:"""
         key = source.id.uuid
-        while (found := self._copies.get(key)) is None:
+        while (found := self._copies.use(key)) is None:
             pending = self._opening.get(key)
             if pending is None:
                 pending = self._opening[key] = self._begin(self._fetch_indexes(source), f"indexes of {source.id}")
                 pending.add_done_callback(lambda _: self._opening.pop(key, None))
             await asyncio.shield(pending)
-        self._copies.move_to_end(key)
         return found
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Future[None]":
@@ -211,7 +211,8 @@ class LocalCopies:
             await self._on_thread(work)
         except (Malformed, OSError) as error:
             raise StoreFault(f"the indexes of {source.id} are damaged: {error}") from error
-        copy = self._copies[source.id.uuid] = LocalCopy(source, segment, len(data), self._remove)
+        copy = LocalCopy(source, segment, len(data), self._remove)
+        self._copies.put(source.id.uuid, copy)
         self.indexes_bytes += copy.index_bytes
         self._make_room(but_for=copy)
 
@@ -276,7 +277,7 @@ class LocalCopies:
     def forget(self, copy: LocalCopy) -> None:
         """Drop a copy that is damaged, or whose segment left the tier: the next reader fetches it again."""
         if self._copies.get(copy.source.id.uuid) is copy:
-            del self._copies[copy.source.id.uuid]
+            self._copies.pop(copy.source.id.uuid)
             self.indexes_bytes -= copy.index_bytes
             self.chunks_bytes -= sum(self._chunk_size(copy, number) for number in copy.present)
             copy.drop()

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.errors import BarnabasError, ErrorCode, Malformed
 from barnabas.base.ids import BrokerId
 from barnabas.base.topics import REMOTE_LOG_METADATA_TOPIC
@@ -94,7 +95,7 @@ class MetadataReader:
             self._connection.close()
 
     async def run(self) -> None:
-        backoff_s = BACKOFF_S
+        backoff = Backoff(BACKOFF_S, BACKOFF_MAX_S)
         try:
             while not self._is_stopped:
                 self._changed.clear()
@@ -110,10 +111,9 @@ class MetadataReader:
                             error,
                         )
                 if is_well:
-                    backoff_s = BACKOFF_S
+                    backoff.succeeded()
                 elif not self._changed.is_set():
-                    await self._pause(backoff_s)
-                    backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+                    await self._pause(backoff.failed())
         finally:
             if self._connection is not None:
                 self._connection.close()

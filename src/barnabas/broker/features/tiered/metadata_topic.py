@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.clock import Clock
 from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.base.ids import NO_EPOCH, BrokerId, TopicPartition
@@ -206,7 +207,7 @@ class RemoteMetadata:
         self, of: TierPartition, request: Callable[[Connection, int], Awaitable[int]]
     ) -> tuple[int, int]:
         """Retry until it succeeds; return the partition of the topic, and the result."""
-        backoff_s = BACKOFF_S
+        backoff = Backoff(BACKOFF_S, BACKOFF_MAX_S)
         while True:
             if self.is_stopped:
                 raise MetadataUnavailable("the broker stops")
@@ -219,8 +220,7 @@ class RemoteMetadata:
                 return number, await request(await self._lane(leader), number)
             except (ClientError, MetadataUnavailable) as error:
                 log.debug("[tier metadata] %s: will retry: %s", of, error)
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+            await asyncio.sleep(backoff.failed())
 
     async def _produce(self, connection: Connection, number: int, event: Event) -> int:
         builder = BatchBuilder()
@@ -293,11 +293,10 @@ class RemoteMetadata:
                 reader.read(numbers)
 
     async def _create(self) -> None:
-        backoff_s = BACKOFF_S
+        backoff = Backoff(BACKOFF_S, BACKOFF_MAX_S)
         while not self.is_stopped and not self.partition_count and self._assigned:
             await self.topic.ensure()
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+            await asyncio.sleep(backoff.failed())
 
     # -- results of the readers ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ tier.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Final, TypeVar
 
 from barnabas.base.errors import BarnabasError, Malformed
 from barnabas.base.ids import Offset, TopicPartition
+from barnabas.base.recent import Recent
 from barnabas.broker.features.tiered import layout
 from barnabas.broker.features.tiered.lineage import Piece, piece_at, pieces
 from barnabas.broker.features.tiered.local_copies import LocalCopies, LocalCopy
@@ -87,7 +87,7 @@ class TierReader:
         self._on_thread = on_thread
         self._read_ahead_bytes = read_ahead_bytes
         #: Next offsets of sequential readers, for which the tier is read ahead.
-        self._expected: OrderedDict[tuple[TopicPartition, int], None] = OrderedDict()
+        self._expected: Recent[tuple[TopicPartition, int], bool] = Recent(_READERS_MAX)
         #: By partition: the segments with aborted transactions, and the state for which this list is valid.
         self._aborting: dict[TopicPartition, tuple[tuple[int, int, int], list[Piece]]] = {}
 
@@ -98,7 +98,7 @@ class TierReader:
     ) -> ReadResult:
         """Like `Log.read`, for records below the local start. Empty only because of `max_offset` or `max_bytes`."""
         tp = view.log.partition
-        is_sequential = self._expected.pop((tp, offset), 0) is None
+        is_sequential = self._expected.pop((tp, offset)) is not None
         at = offset
         for _ in range(_LOOKS):
             if at > offset and at >= view.log.local_log_start_offset:
@@ -179,9 +179,7 @@ class TierReader:
     # -- reading ahead ------------------------------------------------------------------------------------------------
 
     def _expect(self, tp: TopicPartition, offset: int) -> None:
-        self._expected[tp, offset] = None
-        if len(self._expected) > _READERS_MAX:
-            self._expected.popitem(last=False)
+        self._expected.put((tp, offset), True)
 
     def _read_ahead(self, view: TierView, piece: Piece, found: ReadResult) -> None:
         end = found.start.position + found.size_bytes

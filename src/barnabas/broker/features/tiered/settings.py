@@ -1,9 +1,12 @@
 """The settings of copying and expiry, by Kafka's names, as numbers."""
 
+from dataclasses import dataclass
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
+from barnabas.base.backoff import Backoff
 from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import setting
 from barnabas.base.errors import ConfigError
 from barnabas.base.topics import NewInternalTopic
 
@@ -13,42 +16,38 @@ _REPLICAS: Final = "remote.log.metadata.topic.replication.factor"
 _RETENTION: Final = "remote.log.metadata.topic.retention.ms"
 
 
-class TierSettings(NamedTuple):
-    #: `remote.log.manager.task.interval.ms`
-    interval_s: float = 30.0
-    #: `remote.log.manager.task.retry.backoff.ms`, `.max.ms`, and its jitter.
-    backoff_s: float = 0.5
-    backoff_max_s: float = 30.0
-    backoff_jitter: float = 0.2
-    #: Limits of concurrent copies, and (below) of partitions whose expiry is checked concurrently.
-    copiers: int = 10
-    expirers: int = 10
-    #: `remote.log.manager.copy.max.bytes.per.second`, and the windows in which it is measured.
-    copy_bytes_per_second: int = 2**63 - 1
-    copy_windows: int = 11
-    copy_window_ms: int = 1000
+def _seconds(ms: int) -> float:
+    return ms / 1000
 
-    @classmethod
-    def of(cls, config: BrokerConfig) -> "TierSettings":
-        threads = config.remote_log_manager_thread_pool_size
-        copiers = config.remote_log_manager_copier_thread_pool_size
-        expirers = config.remote_log_manager_expiration_thread_pool_size
-        return cls(
-            interval_s=config.remote_log_manager_task_interval_ms / 1000,
-            backoff_s=config.remote_log_manager_task_retry_backoff_ms / 1000,
-            backoff_max_s=config.remote_log_manager_task_retry_backoff_max_ms / 1000,
-            backoff_jitter=config.remote_log_manager_task_retry_jitter,
-            copiers=threads if copiers < 0 else copiers,
-            expirers=threads if expirers < 0 else expirers,
-            copy_bytes_per_second=config.remote_log_manager_copy_max_bytes_per_second,
-            copy_windows=config.remote_log_manager_copy_quota_window_num,
-            copy_window_ms=config.remote_log_manager_copy_quota_window_size_seconds * 1000,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSettings:
+    interval_s: float = setting("remote.log.manager.task.interval.ms", _seconds)
+    backoff_s: float = setting("remote.log.manager.task.retry.backoff.ms", _seconds)
+    backoff_max_s: float = setting("remote.log.manager.task.retry.backoff.max.ms", _seconds)
+    backoff_jitter: float = setting("remote.log.manager.task.retry.jitter")
+    copiers_or_default: int = setting("remote.log.manager.copier.thread.pool.size")
+    expirers_or_default: int = setting("remote.log.manager.expiration.thread.pool.size")
+    threads: int = setting("remote.log.manager.thread.pool.size")
+    copy_bytes_per_second: int = setting("remote.log.manager.copy.max.bytes.per.second")
+    #: The number of windows in which the rate is measured, and the length of each.
+    copy_windows: int = setting("remote.log.manager.copy.quota.window.num")
+    copy_window_ms: int = setting("remote.log.manager.copy.quota.window.size.seconds", lambda seconds: seconds * 1000)
+
+    @property
+    def copiers(self) -> int:
+        """The limit of concurrent copies."""
+        return self.threads if self.copiers_or_default < 0 else self.copiers_or_default
+
+    @property
+    def expirers(self) -> int:
+        """The limit of partitions whose expiry is checked concurrently."""
+        return self.threads if self.expirers_or_default < 0 else self.expirers_or_default
+
+    def backoff(self, chance: Random) -> Backoff:
+        return Backoff(
+            self.backoff_s, self.backoff_max_s, lambda: 1 + chance.uniform(-self.backoff_jitter, self.backoff_jitter)
         )
-
-    def pause_s(self, failures: int, chance: Random) -> float:
-        """Return the delay after this many consecutive failures."""
-        longest: float = min(self.backoff_s * 2.0 ** min(failures, 30), self.backoff_max_s)
-        return longest * (1 + chance.uniform(-self.backoff_jitter, self.backoff_jitter))
 
 
 def store_settings(config: BrokerConfig) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import setting
 
 #: Default of `log.cleaner.io.max.bytes.per.second`: practically no limit.
 _UNLIMITED: Final = 1e300
@@ -13,26 +13,15 @@ _UNLIMITED: Final = 1e300
 class CleanerSettings:
     """`log.cleaner.*`. All workers share the buffers and the rate."""
 
-    enable: bool = True
-    threads: int = 1
-    dedupe_buffer_size: int = 128 * 1024 * 1024
-    io_buffer_size: int = 512 * 1024
-    io_buffer_load_factor: float = 0.9
-    io_max_bytes_per_second: float | None = None
-    backoff_ms: int = 15_000
-
-    @classmethod
-    def of(cls, config: BrokerConfig) -> "CleanerSettings":
-        rate = config.log_cleaner_io_max_bytes_per_second
-        return cls(
-            enable=config.log_cleaner_enable,
-            threads=max(config.log_cleaner_threads, 1),
-            dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
-            io_buffer_size=config.log_cleaner_io_buffer_size,
-            io_buffer_load_factor=config.log_cleaner_io_buffer_load_factor,
-            io_max_bytes_per_second=None if rate > _UNLIMITED else rate,
-            backoff_ms=config.log_cleaner_backoff_ms,
-        )
+    enable: bool = setting("log.cleaner.enable")
+    threads: int = setting("log.cleaner.threads", lambda threads: max(threads, 1))
+    dedupe_buffer_size: int = setting("log.cleaner.dedupe.buffer.size")
+    io_buffer_size: int = setting("log.cleaner.io.buffer.size")
+    io_buffer_load_factor: float = setting("log.cleaner.io.buffer.load.factor")
+    io_max_bytes_per_second: float | None = setting(
+        "log.cleaner.io.max.bytes.per.second", lambda rate: None if rate > _UNLIMITED else rate
+    )
+    backoff_ms: int = setting("log.cleaner.backoff.ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import derive
 from barnabas.base.config.log_config import CLEANUP_COMPACT, CLEANUP_DELETE, LogConfig
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.storage import names
@@ -482,7 +483,7 @@ def test_settings_come_from_the_brokers() -> None:
             "log.cleaner.enable": "false",
         }
     )
-    settings = CleanerSettings.of(config)
+    settings = derive(CleanerSettings, config)
     assert (settings.threads, settings.backoff_ms, settings.enable) == (2, 77, False)
     assert (settings.io_max_bytes_per_second, settings.dedupe_buffer_size) == (1000.5, 4_000_000)
-    assert CleanerSettings.of(BrokerConfig.parse({"zookeeper.connect": "x:1"})).io_max_bytes_per_second is None
+    assert derive(CleanerSettings, BrokerConfig.parse({"zookeeper.connect": "x:1"})).io_max_bytes_per_second is None

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from barnabas.broker.storage.dump.decoders import UnknownDecoder, decoder_of_class
 from barnabas.broker.storage.dump.dumper import DumpOptions, dump_files
@@ -33,6 +32,7 @@ from barnabas.wire.messages.consumer_group_records import (
 from barnabas.wire.messages.offsets_topic import GroupMetadataValue, MemberMetadata, OffsetCommitKey
 from barnabas.wire.messages.transaction_log import TransactionLogKey, TransactionLogValue
 from barnabas.wire.records import BatchBuilder, Record, end_txn_marker
+from tests.support.command_line import CliRunner
 
 GOLDEN = Path(__file__).parents[4] / "golden" / "kafka-3.9.1"
 BROKER = GOLDEN / "broker-0"

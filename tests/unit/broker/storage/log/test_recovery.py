@@ -17,9 +17,9 @@ from barnabas.broker.storage.environment import LogEnvironment
 from barnabas.broker.storage.log_types import Origin
 from barnabas.broker.storage.recovery import open_log
 from barnabas.broker.storage.segment_recovery import UnsupportedMessageFormat
+from barnabas.testing.simulation.disk import SimDisk
 from barnabas.wire.record_batch import MAGIC_AT
 from barnabas.wire.records import end_txn_marker
-from tests.simulation.disk import SimDisk
 from tests.unit.broker.storage.log.log_support import NOW_MS, Partition, batch, contents
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, segment_index_bytes=1200)

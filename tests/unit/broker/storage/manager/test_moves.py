@@ -20,8 +20,8 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.state import PartitionLeadership
 from barnabas.broker.replication.throttle import ReplicationThrottle
 from barnabas.broker.storage import names
+from barnabas.testing.simulation.disk import SimDisk
 from barnabas.wire.records import BatchBuilder
-from tests.simulation.disk import SimDisk
 from tests.unit.broker.storage.manager.manager_support import CONFIG, NOW_MS, Broker, FailingDisk, append, tp, values
 
 ME = BrokerId(1)

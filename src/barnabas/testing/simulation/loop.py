@@ -10,12 +10,14 @@ from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.world import World
+from barnabas.testing.simulation.world import World
 
 if TYPE_CHECKING:
-    from tests.simulation.network import Host, SimSocket
+    from barnabas.testing.simulation.network import Host
+    from barnabas.testing.simulation.sockets import SimSocket
 
 #: Virtual time of one callback.
 CALLBACK_S = 20e-6
@@ -32,7 +34,7 @@ class ProcessDied(SystemExit):
     """Ends a process in the middle of a callback, so that none of its code runs after that."""
 
 
-class SimFuture(asyncio.Future):
+class SimFuture(asyncio.Future[Any]):
     """A future whose hash is the same in every run, because code iterates over sets of futures."""
 
     #: Set by `SimLoop.create_future`, not by a constructor in Python: there are thousands of futures in a second.
@@ -42,7 +44,7 @@ class SimFuture(asyncio.Future):
         return self._number
 
 
-class SimTask(asyncio.Task):
+class SimTask(asyncio.Task[Any]):
     def __init__(self, coro: Any, *, loop: "SimLoop", name: str | None, context: Any = None) -> None:
         self._number = loop.world.number()
         super().__init__(coro, loop=loop, name=name or f"task-{self._number}", context=context)
@@ -53,6 +55,10 @@ class SimTask(asyncio.Task):
 
 class _Handle(asyncio.Handle):
     """asyncio's handle, without the debug checks that it makes with its loop."""
+
+    _context: Any
+    _callback: Any
+    _args: Any
 
     def __init__(self, callback: Any, args: Any, loop: "SimLoop", context: Any = None) -> None:
         self._context = context if context is not None else copy_context()
@@ -69,6 +75,10 @@ class _Handle(asyncio.Handle):
 
 class _TimerHandle(asyncio.TimerHandle):
     """Likewise."""
+
+    _context: Any
+    _callback: Any
+    _args: Any
 
     def __init__(self, when: float, callback: Any, args: Any, loop: "SimLoop", context: Any = None) -> None:
         self._context = context if context is not None else copy_context()
@@ -97,7 +107,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         #: Whether the process has started: from then on no callback may hold up the loop.
         self.is_serving = False
         self._is_paused = False
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[Any] = deque()  # handles, of which the loop reads private fields
         self._wake_is_due = False
         self._busy_until_s = 0.0
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
@@ -148,7 +158,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     if self.disk_s > HELD_MAX_S:
                         self._held(handle, self.disk_s)
                 if self.is_dead:
-                    return
+                    return  # type: ignore[unreachable]  # the callback may have killed the process
         except ProcessDied:
             return
         finally:
@@ -212,7 +222,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._want_turn()
         return handle
 
-    call_soon_threadsafe = call_soon
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         return self.call_at(self.world.now_s + delay, callback, *args, context=context)
@@ -268,9 +279,9 @@ class SimLoop(asyncio.AbstractEventLoop):
             except BaseException as raised:
                 error = raised
             if self.is_dead:
-                return
+                return  # type: ignore[unreachable]  # the callback may have killed the process
             world.after(
-                self.cost_s + world.random.uniform(10e-6, 300e-6), lambda: self.call_soon(finish, result, error)
+                self.cost_s + world.random.uniform(10e-6, 300e-6), partial(self.call_soon, finish, result, error)
             )
 
         def finish(result: Any, error: BaseException | None) -> None:

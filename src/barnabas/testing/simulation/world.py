@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.simulation.loop import SimLoop
+    from barnabas.testing.simulation.loop import SimLoop
 
 #: 2026-01-01T00:00:00Z: where wall clocks begin.
 EPOCH_MS = 1_767_225_600_000
@@ -57,10 +57,10 @@ class World:
         self.numbers += 1
         return self.numbers
 
-    def at(self, when_s: float, action: Callable[[], None]) -> None:
+    def at(self, when_s: float, action: Callable[[], object]) -> None:
         self.push(when_s, None, action)
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+    def after(self, delay_s: float, action: Callable[[], object]) -> None:
         self.numbers += 1
         heappush(self._events, (self.now_s + delay_s, self.numbers, None, action))
 

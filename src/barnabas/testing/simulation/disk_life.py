@@ -5,10 +5,10 @@ import socket
 from typing import TYPE_CHECKING
 
 from barnabas.base.host.disk import Disk, FileMap, ReadableBuffer, WritableBuffer
-from tests.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE, Dir, File, Node, Open, os_error
+from barnabas.testing.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE, Dir, File, Node, Open, os_error
 
 if TYPE_CHECKING:
-    from tests.simulation.disk import SimDisk
+    from barnabas.testing.simulation.disk import SimDisk
 
 
 class Life(Disk):

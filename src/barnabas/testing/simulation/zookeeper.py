@@ -14,7 +14,7 @@ from kazoo import exceptions as failures
 from kazoo.protocol import serialization as requests
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
-from tests.simulation.loop import SimLoop
+from barnabas.testing.simulation.loop import SimLoop
 
 _HEADER = struct.Struct("!iqi")
 _INT = struct.Struct("!i")
@@ -79,6 +79,7 @@ class SimKazooClient:
         self.loop: SimLoop = asyncio.get_running_loop()  # type: ignore[assignment]
         self._hosts = [(host, int(port)) for host, _, port in (each.partition(":") for each in hosts.split(","))]
         self._timeout_ms = int(timeout * 1000)
+        self._session_id: int | None
         self._session_id, self._password = client_id or (None, bytes(16))
         self._last_zxid = 0
         self._listeners: list[Any] = []
@@ -148,6 +149,7 @@ class SimKazooClient:
 
     async def _connect(self, host: str, port: int) -> _Wire | None:
         """Return the connection; None if the session has expired."""
+        wire: _Wire
         _, wire = await self.loop.create_connection(lambda: _Wire(self), host, port)
         try:
             greeting = wire.greeting
@@ -158,6 +160,7 @@ class SimKazooClient:
                     ).serialize()
                 )
             )
+            assert greeting is not None
             answer, _ = requests.Connect.deserialize(await greeting, 0)
         except BaseException:
             wire.transport.abort()

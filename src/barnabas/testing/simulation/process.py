@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from barnabas.base.host.disk import Disk
 from barnabas.broker.compose import Broker
@@ -16,16 +16,16 @@ from barnabas.broker.server.platform import Platform
 from barnabas.broker.storage.cleaner.in_process import InProcessWorker
 from barnabas.broker.zookeeper_client.features import ANNOUNCED
 from barnabas.broker.zookeeper_client.kazoo_client import KazooConnection
+from barnabas.testing.simulation.disk import SimDisk
+from barnabas.testing.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE
+from barnabas.testing.simulation.disk_life import Life
+from barnabas.testing.simulation.loop import ProcessDied, SimLoop
+from barnabas.testing.simulation.network import Network
+from barnabas.testing.simulation.world import EPOCH_MS, World
+from barnabas.testing.simulation.zookeeper import SimKazooClient, SimLogThread
 from barnabas.zookeeper.config import ZooKeeperConfig
 from barnabas.zookeeper.server import EmbeddedZooKeeper
 from barnabas.zookeeper.service import Service
-from tests.simulation.disk import SimDisk
-from tests.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE
-from tests.simulation.disk_life import Life
-from tests.simulation.loop import ProcessDied, SimLoop
-from tests.simulation.network import Network
-from tests.simulation.world import EPOCH_MS, World
-from tests.simulation.zookeeper import SimKazooClient, SimLogThread
 
 #: Virtual seconds of an operation of the disk, and of a byte: an SSD under some load.
 DISK_S = {LOOK: 5e-6, READ: 10e-6, WRITE: 10e-6, NAME: 50e-6, SYNC: 2e-3}
@@ -97,7 +97,8 @@ class Process:
         self.lives += 1
         if not self.host.is_up:
             self.host.boot()
-        loop = self.loop = SimLoop(self.world, self.name, self.host)
+        # What simulated code does not use of asyncio raises NotImplementedError.
+        loop = self.loop = SimLoop(self.world, self.name, self.host)  # type: ignore[abstract]
         loop.on_unhandled = self._unhandled
         self.world.note(self.name, f"starts, life {self.lives}")
         task = loop.create_task(self.main(), name="main")
@@ -287,7 +288,7 @@ class ZooKeeperProcess(Process):
             config=ZooKeeperConfig(tick_time_ms=500, snap_count=self.snap_count),
             clock=self.clock,
             disk=self._take_disk(),
-            make_log_thread=SimLogThread,
+            make_log_thread=cast(Any, SimLogThread),
         )
         await self.server.start()
         self._listen_to(self.server.service)
@@ -342,7 +343,7 @@ class BrokerProcess(Process):
             make_cleaner_worker=lambda loop, env: InProcessWorker(env),
             random=Random(self.world.random.getrandbits(64)),
             make_pool=lambda threads, name: InlinePool(),
-            listen=partial(self.host.listen, loop),
+            listen=cast(Any, partial(self.host.listen, loop)),
             zookeeper=partial(KazooConnection, make_client=SimKazooClient),
             features=self.features,
             open_store=lambda url, settings: self.open_store(disk),

@@ -17,8 +17,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from tests.simulation.disk_files import CHANGES, EVERYTHING, NAME, NEVER, READ, WRITE, Dir, File, NameOp, Node, os_error
-from tests.simulation.disk_life import Life
+from barnabas.testing.simulation.disk_files import (
+    CHANGES,
+    EVERYTHING,
+    NAME,
+    NEVER,
+    READ,
+    WRITE,
+    Dir,
+    File,
+    NameOp,
+    Node,
+    os_error,
+)
+from barnabas.testing.simulation.disk_life import Life
 
 
 @dataclass(slots=True)
