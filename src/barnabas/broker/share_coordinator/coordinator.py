@@ -48,7 +48,7 @@ class ShareCoordinator:
         self._log = context.log
         self._now_ms = context.now_ms
         self._timers = context.timers
-        self.settings = Derived(context.config, ShareCoordinatorSettings.of)
+        self.settings = Derived(context.config, ShareCoordinatorSettings)
         self.topic = context.internal_topic(SHARE_GROUP_STATE_TOPIC, lambda: self.settings().new_topic)
         #: Offsets before which records were deleted, by partition.
         self.pruned: dict[int, int] = {}
