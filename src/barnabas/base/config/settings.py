@@ -115,15 +115,7 @@ class BrokerSettings:
     producer_id_expiration_ms: int
 
     # Share coordinator.
-    share_coordinator_state_topic_num_partitions: int
-    share_coordinator_state_topic_replication_factor: int
-    share_coordinator_state_topic_min_isr: int
-    share_coordinator_state_topic_segment_bytes: int
     share_coordinator_state_topic_compression_codec: int
-    share_coordinator_snapshot_update_records_per_snapshot: int
-    share_coordinator_write_timeout_ms: int
-    share_coordinator_state_topic_prune_interval_ms: int
-    share_coordinator_cold_partition_snapshot_interval_ms: int
 
     # Quotas.
     quota_window_num: int

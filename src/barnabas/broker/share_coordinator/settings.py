@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.derived import setting
 from barnabas.base.topics import NewInternalTopic
 
 #: Settings of the topic that the operator cannot change. Records are not compacted: an update is needed until the next
@@ -13,31 +13,14 @@ _ENFORCED: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "compressi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareCoordinatorSettings:
-    """Kafka's defaults; `of` takes them from a broker's configuration."""
-
-    updates_per_snapshot: int = 500
-    write_timeout_ms: int = 5_000
-    prune_interval_ms: int = 300_000
-    cold_snapshot_interval_ms: int = 300_000
-    request_timeout_ms: int = 30_000
-    topic_partitions: int = 50
-    topic_replication_factor: int = 3
-    topic_min_isr: int = 2
-    topic_segment_bytes: int = 100 * 1024 * 1024
-
-    @classmethod
-    def of(cls, config: BrokerConfig) -> "ShareCoordinatorSettings":
-        return cls(
-            updates_per_snapshot=config.share_coordinator_snapshot_update_records_per_snapshot,
-            write_timeout_ms=config.share_coordinator_write_timeout_ms,
-            prune_interval_ms=config.share_coordinator_state_topic_prune_interval_ms,
-            cold_snapshot_interval_ms=config.share_coordinator_cold_partition_snapshot_interval_ms,
-            request_timeout_ms=config.request_timeout_ms,
-            topic_partitions=config.share_coordinator_state_topic_num_partitions,
-            topic_replication_factor=config.share_coordinator_state_topic_replication_factor,
-            topic_min_isr=config.share_coordinator_state_topic_min_isr,
-            topic_segment_bytes=config.share_coordinator_state_topic_segment_bytes,
-        )
+    updates_per_snapshot: int = setting("share.coordinator.snapshot.update.records.per.snapshot")
+    write_timeout_ms: int = setting("share.coordinator.write.timeout.ms")
+    prune_interval_ms: int = setting("share.coordinator.state.topic.prune.interval.ms")
+    cold_snapshot_interval_ms: int = setting("share.coordinator.cold.partition.snapshot.interval.ms")
+    topic_partitions: int = setting("share.coordinator.state.topic.num.partitions")
+    topic_replication_factor: int = setting("share.coordinator.state.topic.replication.factor")
+    topic_min_isr: int = setting("share.coordinator.state.topic.min.isr")
+    topic_segment_bytes: int = setting("share.coordinator.state.topic.segment.bytes")
 
     @property
     def new_topic(self) -> NewInternalTopic:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from barnabas.base.errors import Malformed
 from barnabas.broker.runtime.share_state import SharePartitionKey, StateBatch
@@ -12,6 +11,7 @@ from barnabas.broker.share_coordinator.state import Change, KeptState
 from barnabas.cli.main import app
 from barnabas.wire.internal_records import ShareGroupStateDecoder
 from barnabas.wire.records import BatchBuilder, Record
+from tests.support.command_line import CliRunner
 
 KEY = SharePartitionKey("g", bytes(range(1, 17)), 3)
 SNAPSHOT_KEY = bytes.fromhex("00000001670102030405060708090a0b0c0d0e0f1000000003")
