@@ -32,6 +32,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 #: Upper bound of a record's size besides its key and value.
 _RECORD_OVERHEAD_BYTES: Final = 32
+_HEADER_OVERHEAD_BYTES: Final = 4
 #: A Produce response may come this much later than the request's own time limit.
 _ANSWER_MS: Final = 1_000
 
@@ -75,6 +76,25 @@ class Batch(Outgoing):
     #: The encoded batch, and the identity and sequence that it was encoded with.
     data: bytes = b""
     data_of: tuple[ProducerIdentity, int] = (NO_IDENTITY, 0)
+
+
+def _size_of(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int | None) -> int:
+    """Return the size of a record; raise TypeError or ValueError if it cannot be encoded."""
+    size = _RECORD_OVERHEAD_BYTES + _content_bytes("key", key) + _content_bytes("value", value)
+    for name, content in headers:
+        size += len(name.encode("utf-8", "surrogateescape")) + _content_bytes(f"header {name!r}", content)
+        size += _HEADER_OVERHEAD_BYTES
+    if timestamp_ms is not None and not 0 <= timestamp_ms < 2**63:
+        raise ValueError(f"timestamp_ms={timestamp_ms} is not valid: use milliseconds since 1970")
+    return size
+
+
+def _content_bytes(what: str, content: object) -> int:
+    if content is None:
+        return 0
+    if not isinstance(content, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} of a record must be bytes or None, not {type(content).__name__}: encode it first")
+    return len(content)
 
 
 class Delivery(NamedTuple):
@@ -171,8 +191,11 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Add a record to a batch. Waits only for metadata and buffer space; `delivery.offset()` waits for the broker."""
-        size = (len(key) if key else 0) + (len(value) if value else 0) + _RECORD_OVERHEAD_BYTES
+        """Add a record to a batch. Waits only for metadata and buffer space; `delivery.offset()` waits for the broker.
+
+        :raises TypeError, ValueError: if no batch can hold the record. Later it would fail the producer, and all other records.
+        """
+        size = _size_of(key, value, headers, timestamp_ms)
         count = self._partition_counts.get(topic)
         if count is None:
             count = await self.partition_count(topic)

@@ -122,8 +122,9 @@ class _WriterSource(Source):
     def _compiled(self, function: str) -> Callable[..., Any]:
         title = f"{self._cls.__name__} v{self._version}"
         self._emit(2, "return")
-        self._emit(1, "except struct_error as error:")
-        self._emit(2, f"raise Unwritable({title!r} + f': {{error}} in {{obj!r}}') from error")
+        # The error does not show the message, which may have a password. A text with half of a surrogate pair is not UTF-8.
+        self._emit(1, "except (struct_error, UnicodeEncodeError) as error:")
+        self._emit(2, f"raise Unwritable({title!r} + f': {{error}}') from None")
         return super()._compiled(function)
 
     def _fixed(self, depth: int, fields: Fields, out: str = "out") -> None:

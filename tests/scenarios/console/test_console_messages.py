@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from barnabas.testing import Cluster
-from tests.scenarios.console.conftest import DEADLINE_S, Console, events_of
+from barnabas.testing import Cluster, Record
+from tests.scenarios.console.conftest import DEADLINE_S, Console, answer_of, events_of
 
 
 def produce(cluster: Cluster, topic: str, records: list[dict[str, Any]], **settings: Any) -> None:
@@ -317,3 +317,48 @@ def test_export_is_what_a_search_finds_as_json_lines_and_parquet(
     assert json.loads(row["value_text"])["id"] == 295 and row["headers"] == [{"name": "source", "value": b"shop"}]
     assert round(row["timestamp"].timestamp() * 1000) == first["timestamp"]
     assert console.get(f"/api/topics/{orders}/export", format="csv")[:2] == (400, "BAD_REQUEST")
+
+
+#: A header's name may be any bytes, and JSON may escape half a surrogate pair.
+NOT_UTF8 = [
+    Record(value=b"good"),
+    Record(value=b"x", headers=[("\udcff", b"v")]),
+    Record(value=b'\0\0\0\0\7{"half": "\\ud800"}'),
+]
+
+
+def test_text_that_utf8_cannot_encode_spoils_neither_pages_nor_exports(
+    console: Console, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    import pyarrow.parquet
+
+    name = topic()
+    cluster.produce(name, NOT_UTF8)
+    page = console.http.get(f"/api/topics/{name}/messages")
+    assert page.content.decode() and len(page.json()["records"]) == 3
+    lines = console.http.get(f"/api/topics/{name}/export", params={"from": "oldest"}).content.decode().splitlines()
+    assert json.loads(lines[1])["headers"] == [{"name": "\udcff", "value": "v"}]
+    data = console.http.get(f"/api/topics/{name}/export", params={"format": "parquet", "from": "oldest"}).content
+    rows = pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist()
+    assert [row["headers"] for row in rows] == [[], [{"name": "?", "value": b"v"}], []]
+
+
+@pytest.mark.parametrize(
+    "body", [{"value": {"text": "\ud800"}}, {"value": None, "headers": [{"name": "\ud800"}]}], ids=["value", "header"]
+)
+def test_text_that_utf8_cannot_encode_is_not_produced(
+    console: Console, topic: Callable[..., str], body: dict[str, Any]
+) -> None:
+    escaped, kind = json.dumps(body), {"content-type": "application/json"}
+    refused = answer_of(console.http.post(f"/api/topics/{topic()}/messages", content=escaped, headers=kind))
+    assert refused[:2] == (400, "BAD_REQUEST") and "surrogate" in refused[2]
+
+
+@pytest.mark.parametrize("written", ["0%0A", "%D9%A0", "+0"])
+def test_odd_number_of_a_partition_does_not_get_into_a_header(
+    console: Console, cluster: Cluster, topic: Callable[..., str], written: str
+) -> None:
+    name = topic()
+    cluster.produce(name, [b"x"])
+    answer = console.http.get(f"/api/topics/{name}/messages/{written}/0/raw")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{name}-0-0.value"'

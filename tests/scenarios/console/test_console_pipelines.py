@@ -11,7 +11,7 @@ from barnabas.base.topics import PIPELINES_TOPIC
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client import error_headers
 from barnabas.services.console.pipelines import queries_of
-from barnabas.testing import Cluster
+from barnabas.testing import Broker, Cluster
 from barnabas.wire.records import Record
 from tests.scenarios.console.conftest import Console, running
 
@@ -90,6 +90,16 @@ def test_dead_letters_are_counted_previewed_and_replayed_once(shop_console: Cons
     wait_until(
         lambda: shop_console.get("/api/pipelines")["deadLetters"][0]["waiting"] == 0, DEADLINE_S, what="none that waits"
     )
+
+
+def test_report_that_names_an_impossible_topic_does_not_take_the_page_away() -> None:
+    names = ["\ud800", "x" * 40_000, "a/b", ""]
+    with Broker() as kafka, running(kafka) as console:
+        kafka.create_topic(PIPELINES_TOPIC)
+        kafka.produce(PIPELINES_TOPIC, [(b"odd/query", json.dumps(report(1, 1_000, dead_letters=names)).encode())])
+        view = console.get("/api/pipelines")
+    assert [each["topic"] for each in view["deadLetters"]] == names
+    assert all(each["letters"] in (None, 0) for each in view["deadLetters"])
 
 
 def test_replay_that_makes_no_sense_is_refused(shop_console: Console) -> None:

@@ -31,7 +31,7 @@ from barnabas.services.registry.log import Fenced, SchemaLog, SchemaLogConfig
 from barnabas.services.registry.records import Record, SchemaVersion, noop_record
 from barnabas.services.registry.server import ServerConfig
 from barnabas.services.registry.store import Applied, Store
-from barnabas.testing import Cluster
+from barnabas.testing import Broker, Cluster
 from tests.manual_time import ManualClock
 from tests.scenarios.registry.conftest import DEADLINE_S, HEADERS, Registry, config_for, running
 from tests.scenarios.registry.test_api import A_B, AB, A
@@ -325,6 +325,32 @@ def test_recreated_topic_is_read_from_the_beginning(cluster: Cluster) -> None:
         assert registry.get("/subjects") == ["after"]
     with running(config) as again:
         assert again.get("/subjects") == ["after"]
+
+
+@pytest.mark.parametrize("number", [0, 20], ids=["as many records", "more records"])
+def test_recreated_topic_with_enough_records_is_not_mixed_with_the_former_one(number: int) -> None:
+    """The position is valid in the new topic, too: only its id shows that the records are others."""
+    with Broker() as kafka, running(config_for(kafka)) as registry:
+        topic = registry.config.topic
+        for each in range(3):
+            registry.register(f"before-{each}", _schema(each))
+        count = number or max(record.offset for record in kafka.records(topic)) + 1
+        kafka.delete_topic(topic)
+        kafka.create_topic(topic, config={"cleanup.policy": "compact"})
+        versions = [
+            SchemaVersion(f"after-{each}", 1, each + 1, Content("AVRO", _schema(100 + each))) for each in range(count)
+        ]
+        kafka.produce(topic, [(each.key.to_bytes(), each.to_bytes()) for each in versions])
+        subjects: set[str] = set()
+
+        def is_read() -> bool:
+            subjects.update(registry.get("/subjects"))
+            return f"after-{count - 1}" in subjects
+
+        wait_until(is_read, DEADLINE_S, what="the new records")
+        assert registry.get("/subjects") == sorted(each.subject for each in versions)
+        assert registry.get("/schemas/ids/1")["schema"] == _schema(100)
+        assert registry.register("mine", _schema(200))["id"] == count + 1
 
 
 def test_write_that_is_not_read_back_in_time_is_waited_for_by_the_next(

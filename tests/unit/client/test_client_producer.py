@@ -1,6 +1,7 @@
 """A producer keeps the order and sends nothing twice, whatever the broker answers."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,41 @@ def test_offsets_are_those_of_the_broker() -> None:
 
     fake.run(scenario)
     assert fake.values("t") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        ({"value": "text"}, TypeError),
+        ({"value": b"", "key": 7}, TypeError),
+        ({"value": b"", "headers": [("\ud800", b"")]}, ValueError),
+        ({"value": b"", "headers": [("h", "text")]}, TypeError),
+        ({"value": b"", "timestamp_ms": 2**63}, ValueError),
+    ],
+)
+def test_record_that_no_batch_can_hold_fails_alone(record: dict[str, Any], error: type[Exception]) -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async with Producer(cluster) as producer:
+            good = await producer.send("t", b"good")
+            with pytest.raises(error):
+                await producer.send("t", **record)
+            assert await good.offset() == 0
+
+    fake.run(scenario)
+    assert fake.values("t") == [b"good"]
+
+
+def test_buffer_counts_the_headers_of_records() -> None:
+    fake = FakeCluster()
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async with Producer(cluster, ProducerConfig(linger_ms=60_000)) as producer:
+            delivery = await producer.send("t", b"", headers=[("name", b"x" * 1_000)])
+            assert delivery.batch.size_bytes > 1_000
+
+    fake.run(scenario)
 
 
 def test_keys_choose_partitions_and_order_holds_in_each() -> None:

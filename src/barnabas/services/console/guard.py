@@ -43,6 +43,8 @@ _SIGN_INS_WAITING_MAX: Final = 64
 #: The user's name if there is no sign-in.
 _NOBODY: Final = "console"
 ACCOUNTS_MAX: Final = 50
+#: A user is waiting.
+_REGISTRY_TIMEOUT_S: Final = 10.0
 #: Limits of concurrent searches and exports; each of them has limits of its own.
 SEARCHES_PER_USER_MAX: Final = 3
 SEARCHES_MAX: Final = 12
@@ -275,7 +277,9 @@ class Guard:
 def _registered(settings: Settings, credentials: Credentials | None) -> Registered | None:
     if settings.schema_registry is None:
         return None
-    client = RegistryClient.from_config(settings.schema_registry, registry_config(settings, credentials))
+    client = RegistryClient.from_config(
+        settings.schema_registry, registry_config(settings, credentials), timeout_s=_REGISTRY_TIMEOUT_S
+    )
     return Registered(client, credentials.user if credentials is not None else "")
 
 

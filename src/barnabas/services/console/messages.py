@@ -3,11 +3,11 @@
 import asyncio
 import base64
 import binascii
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
@@ -31,9 +31,12 @@ _SEARCH_S_MAX: Final = 600
 _SLICE: Final = 200
 _SLICE_BYTES: Final = 1024 * 1024
 _TAIL_SILENCE_S: Final = 10.0
+#: How long the filter of a tail may take for the records that came together; the rest of them is skipped.
+_TAIL_MATCH_S: Final = 10.0
 
-#: A thread of its own: those that decode records must not wait behind expressions.
+#: Threads of their own: those that decode records must not wait behind expressions, which may take seconds for each record.
 _COMPILER: Final = ThreadPoolExecutor(1, thread_name_prefix="console-filter")
+_MATCHERS: Final = ThreadPoolExecutor(16, thread_name_prefix="console-match")
 
 _FORMAT: Final = {"enum": list(FORMATS)}
 WHERE: Final = {
@@ -62,7 +65,7 @@ async def _source(call: Call) -> Source:
 def _shower(call: Call, topic: str) -> Callable[[Sequence[Read]], Awaitable[list[ShownRecord]]]:
     """Return a function that converts records to their readable form, and requests the schemas that they need first."""
     key, value = call.choice("key", FORMATS), call.choice("value", FORMATS)
-    registered = call.user.registered
+    registered = call.user.registered if {key, value} & {"auto", "registry"} else None
 
     async def show(records: Sequence[Read]) -> list[ShownRecord]:
         if registered is not None:
@@ -145,11 +148,11 @@ async def raw(call: Call) -> Response:
     call.query = {**call.query, "partition": call.path["partition"]}
     source = await _source(call)
     part = call.choice("part", ("value", "key"))
-    _, record = await _record(source, whole(call.path["offset"], "offset"))
+    partition, record = await _record(source, whole(call.path["offset"], "offset"))
     data = record.value if part == "value" else record.key
     if data is None:
         raise not_found(f"the {part} is null")
-    name = f"{source.topic}-{call.path['partition']}-{record.offset}.{part}"
+    name = f"{source.topic}-{partition}-{record.offset}.{part}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
     return Response(bytes(data), media_type="application/octet-stream", headers=headers)
 
@@ -200,7 +203,7 @@ class Reading:
         async for records in search(self.source, self.positions, self.progress):
             for slice_ in _slices(records):
                 shown = await self.show(slice_)
-                hits = await asyncio.to_thread(_matching, self.wanted, shown, ends_s=ends_s)
+                hits, _ = await _matching(self.wanted, shown, ends_s=ends_s)
                 hits = hits[: self.limits["matches"] - self.matched]
                 self.matched += len(hits)
                 yield hits
@@ -294,15 +297,22 @@ async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
     yield event("end", state() | {"reason": reading.reason})
 
 
-def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = math.inf) -> list[ShownRecord]:
+async def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float) -> tuple[list[ShownRecord], int]:
+    """Return the matches, and the number of records that were checked until the time was over."""
+    if wanted.is_open:
+        return list(shown), len(shown)
+    return await asyncio.get_running_loop().run_in_executor(_MATCHERS, partial(_matches, wanted, shown, ends_s=ends_s))
+
+
+def _matches(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float) -> tuple[list[ShownRecord], int]:
     """Filter on a thread, which cannot be stopped: it checks the time and `is_over` itself."""
     hits: list[ShownRecord] = []
-    for each in shown:
+    for checked, each in enumerate(shown):
         if wanted.is_over or time.monotonic() > ends_s:
-            break
+            return hits, checked
         if wanted.matches(each):
             hits.append(each)
-    return hits
+    return hits, len(shown)
 
 
 async def tail(call: Call) -> StreamingResponse:
@@ -320,7 +330,9 @@ async def _tail_events(call: Call, source: Source, wanted: Filter) -> AsyncItera
         while call.user.is_present():
             found = await reader.next(_TAIL_SILENCE_S)
             shown = await show(found)
-            hits = await asyncio.to_thread(_matching, wanted, shown)
+            ends_s = asyncio.get_running_loop().time() + _TAIL_MATCH_S
+            hits, checked = await _matching(wanted, shown, ends_s=ends_s)
+            reader.skipped += len(shown) - checked
             if reader.skipped:
                 skipped, reader.skipped = reader.skipped, 0
                 yield event("skipped", {"records": skipped})
@@ -348,6 +360,8 @@ async def produce(call: Call) -> dict[str, Any]:
     headers = call.body.get("headers") or []
     if not isinstance(headers, list) or not all(isinstance(each, dict) and "name" in each for each in headers):
         raise bad_request("headers is a list of objects with name, and text or base64")
+    for each in headers:
+        _encoded(str(each["name"]), "the name of a header")
     async with Producer(call.cluster.client) as producer:
         delivery = await producer.send(
             info.name,
@@ -361,11 +375,18 @@ async def produce(call: Call) -> dict[str, Any]:
     return {"partition": delivery.batch.partition.partition, "offset": offset}
 
 
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise bad_request(f"{what} has half of a surrogate pair, which UTF-8 cannot encode") from None
+
+
 def _bytes_of(piece: Any, name: str) -> bytes | None:
     if piece is None:
         return None
     if isinstance(piece, dict) and isinstance(piece.get("text"), str):
-        return str(piece["text"]).encode()
+        return _encoded(piece["text"], name)
     if isinstance(piece, dict) and isinstance(piece.get("base64"), str):
         try:
             return base64.b64decode(piece["base64"], validate=True)

@@ -40,7 +40,8 @@ def _groups(lines: BinaryIO) -> Iterator[list[dict[str, Any]]]:
         row = json.loads(line)
         for name in ("key", "value"):
             row[name] = _bytes(row[name])
-        row["headers"] = [{"name": name, "value": _bytes(value)} for name, value in row["headers"]]
+            row[f"{name}_text"] = _text(row[f"{name}_text"])
+        row["headers"] = [{"name": _text(name), "value": _bytes(value)} for name, value in row["headers"]]
         rows.append(row)
         if len(rows) == ROWS:
             yield rows
@@ -51,6 +52,11 @@ def _groups(lines: BinaryIO) -> Iterator[list[dict[str, Any]]]:
 
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
+
+
+def _text(text: str | None) -> str | None:
+    """Replace what UTF-8 cannot encode: a header's name may be any bytes, and a JSON text may escape half a surrogate pair."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
 
 
 if __name__ == "__main__":

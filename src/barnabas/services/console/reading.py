@@ -1,12 +1,15 @@
 """Records of a topic, by offsets: a page, a search, or new records as they arrive.
 
 Pages and searches do not wait for new records: ListOffsets gives the ends before the first fetch. Fetches have separate
-connections, so that a large answer does not delay other requests. Owner: the event loop.
+connections, so that a large answer does not delay other requests. Limits count decompressed records: a batch of some kilobytes
+may hold hundreds of megabytes. Owner: the event loop.
 """
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +37,10 @@ _SEARCH_OFFSETS: Final = 2_000
 #: Limit of the bytes that one round reads; it may exceed it by one fetch.
 _SEARCH_BYTES_MAX: Final = 4 * 1024 * 1024
 _TRIES: Final = 4
+#: A batch is decompressed as a whole, and may take `DEFAULT_MAX_DECOMPRESSED_BYTES`: only two at a time.
+_DECODERS: Final = ThreadPoolExecutor(2, thread_name_prefix="console-decode")
+#: Memory of a record without its content.
+_RECORD_BYTES: Final = 100
 
 Read = tuple[int, Record]
 
@@ -56,6 +63,7 @@ class Source:
     isolation_level: int = READ_UNCOMMITTED
     #: Connections are shared by purpose: each reader that waits needs its own.
     purpose: str = "messages"
+    #: Bytes of the records so far, decompressed.
     bytes_read: int = 0
 
     async def bounds(self) -> dict[TopicPartition, Bounds]:
@@ -87,7 +95,6 @@ class Source:
                 break
             await asyncio.sleep(0.1 * attempt)
             await self.cluster.client.refresh([self.topic])
-        self.bytes_read += sum(len(each.data) for each in found.values())
         return found
 
     async def _fetch_once(
@@ -135,22 +142,47 @@ class Source:
                     del positions[each]
                     continue
                 end = ranges[each][1]
-                found = await asyncio.to_thread(_decoded, answer, self.isolation_level)
-                records += [(each.partition, record) for record in found if record.offset < end]
-                after = answer.next_position
+                found, after = await self.decoded(answer, end, bytes_max - (self.bytes_read - began))
+                records += [(each.partition, record) for record in found]
                 if after >= end or after == positions[each]:
                     reached[each] = end
                     del positions[each]
                 else:
                     positions[each] = after
+                if self.bytes_read - began > bytes_max:
+                    break
             if self.bytes_read - began > bytes_max:
                 reached.update(positions)
                 break
         return records, reached
 
+    async def decoded(self, fetched: Fetched, end: float, bytes_max: int) -> tuple[list[Record], int]:
+        """Return the records below `end`, until they have more than `bytes_max`, and the position after them."""
+        loop = asyncio.get_running_loop()
+        records, after, size = await loop.run_in_executor(
+            _DECODERS, _decoded, fetched, self.isolation_level, end, bytes_max
+        )
+        self.bytes_read += size
+        return records, after
 
-def _decoded(fetched: Fetched, isolation_level: int) -> list[Record]:
-    return list(fetched.records(isolation_level=isolation_level))
+
+def _decoded(fetched: Fetched, isolation_level: int, end: float, bytes_max: int) -> tuple[list[Record], int, int]:
+    """Return the records, the position after them, and their bytes."""
+    records: list[Record] = []
+    size = 0
+    for record in fetched.records(isolation_level=isolation_level):
+        if record.offset >= end:
+            return records, record.offset, size
+        if size > bytes_max and records:
+            return records, records[-1].offset + 1, size
+        records.append(record)
+        size += bytes_of(record)
+    return records, fetched.next_position, max(size, len(fetched.data))
+
+
+def bytes_of(record: Record) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 
 
 @dataclass(slots=True)
@@ -185,8 +217,9 @@ async def newest_first(source: Source, count: int, before: Mapping[int, int] | N
             share = max(share // 8, 1)  # large records: the newest ones did not fit
             continue
         found += records
-        for each, (start, _) in ranges.items():
-            lows[each] = start
+        for each, (start, end) in ranges.items():
+            if reached[each] >= end:  # else its record is on the next page: those of other partitions were large
+                lows[each] = start
         open_ends = [each for each in open_ends if lows[each] > bounds[each].start]
         if len(found) >= count or not open_ends or source.bytes_read > PAGE_BYTES_MAX:
             break
@@ -309,25 +342,30 @@ async def _backwards(
 _TAIL_WAIT_MS: Final = 250
 #: Interval between attempts to find leaders of partitions without one.
 _TAIL_LOOK_S: Final = 1.0
-#: Limit of the queue for a slow viewer.
+#: Limits of the queue for a slow viewer: records, and their bytes.
 TAIL_WAITING_MAX: Final = 1_000
+TAIL_WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
 class TailReader:
     """One viewer of a tail."""
 
-    _waiting: list[Read] = field(default_factory=list)
+    _waiting: deque[Read] = field(default_factory=deque)
+    _waiting_bytes: int = 0
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     skipped: int = 0
     error: Exception | None = None
 
     def tell(self, records: Iterable[Read]) -> None:
-        self._waiting += records
-        over = len(self._waiting) - TAIL_WAITING_MAX
-        if over > 0:
-            del self._waiting[:over]
-            self.skipped += over
+        for read in records:
+            self._waiting.append(read)
+            self._waiting_bytes += bytes_of(read[1])
+        while len(self._waiting) > TAIL_WAITING_MAX or self._waiting_bytes > TAIL_WAITING_BYTES_MAX:
+            if len(self._waiting) == 1:
+                break  # one large record is shown
+            self._waiting_bytes -= bytes_of(self._waiting.popleft()[1])
+            self.skipped += 1
         self._woken.set()
 
     def fail(self, error: Exception) -> None:
@@ -344,7 +382,7 @@ class TailReader:
         if self.error is not None:
             raise self.error
         self._woken.clear()
-        found, self._waiting = self._waiting, []
+        found, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
         return found
 
 
@@ -394,9 +432,8 @@ class Tails:
                     if answer.position < 0:  # the offset is out of range, after retention or an unclean election
                         del positions[each]
                         continue
-                    records = await asyncio.to_thread(_decoded, answer, source.isolation_level)
+                    records, positions[each] = await source.decoded(answer, math.inf, PAGE_BYTES_MAX)
                     found += [(each.partition, record) for record in records]
-                    positions[each] = answer.next_position
                 if found:
                     found.sort(key=_age)
                     for reader in self._tails[key][0]:

@@ -1,6 +1,7 @@
 """Records by the schemas of a registry: Avro, Protobuf, JSON Schema. Each schema is requested once; decoding needs no request.
 
-Owner: the event loop; the registry's client blocks, so that it runs on threads.
+Owner: the event loop; the registry's client blocks, so that it runs on threads. They are not those that decode records: a
+registry that does not answer must not hold up pages that need no schema.
 """
 
 import asyncio
@@ -8,9 +9,11 @@ import datetime
 import decimal
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from barnabas.base.errors import BarnabasError
 from barnabas.services.console.decoding import Undecodable
@@ -22,7 +25,13 @@ from barnabas.services.registry.references import imports
 from barnabas.services.registry.values import avro, json_values
 from barnabas.wire.records import Record
 
+T = TypeVar("T")
+
 _SCHEMAS_MAX: Final = 1_000
+#: Threads for the requests of one user. Further requests wait.
+_THREADS: Final = 4
+#: How long a page waits for the schemas of its records. Records whose schemas are still missing are shown as bytes.
+PREPARE_S: Final = 5.0
 #: Time before the registry is asked again after it did not answer, or did not know an id.
 _TROUBLE_S: Final = 5.0
 #: Limit of values in one record: a page shows fewer characters than this.
@@ -49,16 +58,23 @@ class Registered:
         self._user = user
         #: The registry refused the user: these credentials are not used before this time.
         self._locked_out_until_s = 0.0
+        #: The registry did not answer: pages do not wait for it before this time (of the event loop).
+        self._away_until_s = 0.0
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console-registry")
         self._readers: dict[int, Any] = {}
         self._trouble: dict[int, tuple[float, str]] = {}
 
     async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self.client.close()
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
         """Send any request of the registry's API. Its refusals become the console's."""
         try:
-            return await asyncio.to_thread(self._ask, method, *path, body=body, **query)
+            return await self._on_thread(partial(self._ask, method, *path, body=body, **query))
         except RegistryRefused as error:
             if error.status == 401:
                 raise Refusal(
@@ -91,23 +107,43 @@ class Registered:
         return RegistryRefused(401, 40101, f"the registry does not let {self._user} in: {why}")
 
     async def prepare(self, records: Iterable[Record]) -> None:
-        """Request the unknown schemas of these records."""
+        """Request the unknown schemas of these records. Wait for a limited time."""
         ids = {number for each in records for data in (each.key, each.value) if (number := _id_of(data)) is not None}
         now_s = asyncio.get_running_loop().time()
-        for number in ids:
-            trouble = self._trouble.get(number)
-            if number in self._readers or (trouble is not None and now_s - trouble[0] < _TROUBLE_S):
-                continue
+        wanted = [number for number in sorted(ids) if self._is_wanted(number, now_s)]
+        trouble: Exception | None = None
+        if now_s >= self._away_until_s:
             try:
-                reader = await asyncio.to_thread(self._reader, number)
-            # A registry, or a stranger's schema, may fail in any way: the other records are still shown.
-            except Exception as error:
-                self._note_trouble(number, now_s, error)
-                continue
-            if len(self._readers) >= _SCHEMAS_MAX:
-                self._readers.clear()
-            self._readers[number] = reader
-            self._trouble.pop(number, None)
+                async with asyncio.timeout(PREPARE_S):
+                    while wanted:
+                        await self._get(wanted[0], now_s)
+                        del wanted[0]
+            except TimeoutError:
+                trouble = RegistryUnreachable(f"the registry did not answer within {PREPARE_S:g} s")
+            except RegistryUnreachable as error:
+                trouble = error
+            if trouble is not None:
+                self._away_until_s = asyncio.get_running_loop().time() + _TROUBLE_S
+        for number in wanted:  # what the registry would say of them next time is unknown
+            self._note_trouble(number, now_s, trouble or RegistryUnreachable("the registry has not answered lately"))
+
+    def _is_wanted(self, number: int, now_s: float) -> bool:
+        trouble = self._trouble.get(number)
+        return number not in self._readers and (trouble is None or now_s - trouble[0] >= _TROUBLE_S)
+
+    async def _get(self, number: int, now_s: float) -> None:
+        try:
+            reader = await self._on_thread(lambda: self._reader(number))
+        except RegistryUnreachable:
+            raise
+        # A registry, or a stranger's schema, may fail in any other way: the other records are still shown.
+        except Exception as error:
+            self._note_trouble(number, now_s, error)
+            return
+        if len(self._readers) >= _SCHEMAS_MAX:
+            self._readers.clear()
+        self._readers[number] = reader
+        self._trouble.pop(number, None)
 
     def _note_trouble(self, number: int, now_s: float, error: Exception) -> None:
         reason = str(error)

@@ -127,7 +127,8 @@ class Endpoint:
 
 
 def encode(document: object) -> bytes:
-    return json_values.write(document).encode("utf-8", "surrogatepass")
+    """Encode as JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot encode, is written as JSON's escape: `\\ud800`."""
+    return json_values.write(document).encode("utf-8", "backslashreplace")
 
 
 def json_response(document: object, status: int = 200) -> Response:

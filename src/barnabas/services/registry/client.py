@@ -41,7 +41,13 @@ class RegistryClient:
     """`url` may list several instances, separated by commas: the client tries the next one if it cannot connect."""
 
     def __init__(
-        self, url: str, *, user: str | None = None, token: str | None = None, ca: str | os.PathLike[str] | None = None
+        self,
+        url: str,
+        *,
+        user: str | None = None,
+        token: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
         self._urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
         if not self._urls or not all(each.startswith(("http://", "https://")) for each in self._urls):
@@ -59,17 +65,17 @@ class RegistryClient:
             tls = ssl.create_default_context(cafile=ca)
         except OSError as error:
             raise ConfigError(f"{ca}: {error}") from None
-        self._http = httpx.Client(headers=headers, auth=auth, verify=tls, timeout=_TIMEOUT_S, trust_env=False)
+        self._http = httpx.Client(headers=headers, auth=auth, verify=tls, timeout=timeout_s, trust_env=False)
 
     @classmethod
-    def from_config(cls, url: str, config: Mapping[str, str]) -> Self:
+    def from_config(cls, url: str, config: Mapping[str, str], *, timeout_s: float = _TIMEOUT_S) -> Self:
         """`config` has the names that Confluent's clients use. :raises ConfigError: for a name that is not known."""
         if unknown := config.keys() - CONFIG_NAMES:
             raise ConfigError(
                 f"{', '.join(sorted(unknown))}: not a setting of a registry's client; "
                 f"the settings are {', '.join(sorted(CONFIG_NAMES))}"
             )
-        return cls(url, user=config.get(USER_INFO), token=config.get(TOKEN), ca=config.get(CA))
+        return cls(url, user=config.get(USER_INFO), token=config.get(TOKEN), ca=config.get(CA), timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         return self

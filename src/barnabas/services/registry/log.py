@@ -32,6 +32,7 @@ from barnabas.client.core import PRODUCE
 from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
+from barnabas.client.image import NO_TOPIC_ID
 from barnabas.client.sending import ACKS_ALL, produce_outcome, produce_request
 from barnabas.client.transactions import Transactions
 from barnabas.services.registry import errors
@@ -43,7 +44,8 @@ from barnabas.wire.record_build import BatchBuilder
 log = logging.getLogger(__name__)
 
 _REPLICATION_FACTOR: Final = 3
-_POLL_MS: Final = 60_000
+#: How long a poll waits for records; between polls the topic's id is compared.
+_POLL_MS: Final = 10_000
 #: The claim begins no transaction, so this never passes; brokers want a value.
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 #: Lifetime of a claim: far less than brokers remember it (`transactional.id.expiration.ms`, 7 days by default).
@@ -60,6 +62,10 @@ _FENCED: Final = frozenset(
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 #: Skipped offsets to remember: a writer checks right after its batch is applied, so few are enough.
 _SKIPPED_KEPT: Final = 1_000
+
+
+class _Recreated(Exception):
+    """The topic has another id than before: the state consists of records that are gone."""
 
 
 class Fenced(errors.Refusal):
@@ -134,12 +140,15 @@ class SchemaLog:
         """Apply the log from its beginning, and continue as it grows."""
         config = ConsumerConfig(auto_offset_reset="none")
         while True:
+            topic_id = await self._topic_id()
             begin = await list_offsets(self._cluster, {self._partition: EARLIEST})
             check(begin[self._partition].error, str(self._partition))
             async with Consumer(self._reader, config) as consumer:
                 consumer.assign({self._partition: begin[self._partition].offset})
                 try:
-                    await self._apply_from(consumer)
+                    await self._apply_from(consumer, topic_id)
+                except _Recreated:
+                    pass
                 except BrokerRefused as refused:
                     if refused.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                         raise
@@ -148,9 +157,19 @@ class SchemaLog:
             self.position = 0
             self.give_up()  # no decision may use the state before it is complete again
 
-    async def _apply_from(self, consumer: Consumer) -> Never:
+    async def _topic_id(self) -> bytes:
+        """Return the topic's id as the reader knows it from now on; `NO_TOPIC_ID` if the cluster has none."""
+        await self._reader.topics([self._config.topic])
+        return self._reader.image.topic_id(self._config.topic)
+
+    async def _apply_from(self, consumer: Consumer, topic_id: bytes) -> Never:
         while True:
-            for fetched in await consumer.poll(_POLL_MS):
+            found = await consumer.poll(_POLL_MS)
+            # A topic that was deleted and created again may have as many records as the first one had: the position is valid
+            # in both. Records of the one must not be applied to the state of the other.
+            if self._reader.image.topic_id(self._config.topic) not in (topic_id, NO_TOPIC_ID):
+                raise _Recreated
+            for fetched in found:
                 for record in fetched.records():
                     self._apply(record.key, record.value, record.offset)
             self._reached(consumer.position(self._partition))

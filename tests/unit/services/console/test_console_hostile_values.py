@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,6 +12,7 @@ from barnabas.services.console.decoding import Undecodable, show, show_record
 from barnabas.services.console.export import _json_line
 from barnabas.services.console.registered import Registered
 from barnabas.services.registry import wire
+from barnabas.services.registry.client import RegistryUnreachable
 from barnabas.wire.records import Record
 
 LIST = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
@@ -41,6 +43,55 @@ def _run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 def _record(value: bytes) -> Record:
     return Record(offset=0, timestamp=0, key=None, value=value, headers=())
+
+
+class SilentClient(FakeClient):
+    """A registry that takes requests and does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.asked = 0
+        self.goes_on = threading.Event()
+
+    def ask(self, method: str, *path: object, **_: object) -> Any:
+        self.asked += 1
+        self.goes_on.wait(30)
+        raise RegistryUnreachable("gave up")
+
+
+def test_registry_that_does_not_answer_delays_pages_once_and_holds_up_no_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("barnabas.services.console.registered.PREPARE_S", 0.05)
+    client = SilentClient()
+    made = Registered(client)  # type: ignore[arg-type]
+    records = [_record(wire.frame(number, b"\x02")) for number in range(1, 100)]
+
+    async def scenario() -> None:
+        await asyncio.gather(*(made.prepare(records) for _ in range(50)))
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(lambda: "done") == "done"
+        asked = client.asked
+        await made.prepare([*records, _record(wire.frame(100, b"\x02"))])
+        assert client.asked == asked < 10
+        await made.close()
+
+    try:
+        _run(scenario())
+    finally:
+        client.goes_on.set()
+    for number in (1, 99, 100):
+        shown = show(wire.frame(number, b"\x02"), "auto", made.decode)
+        assert shown.format == "hex" and f"schema {number}: the registry" in shown.note
+
+
+def test_registry_that_cannot_be_reached_is_asked_once_for_all_schemas_of_a_page() -> None:
+    client = SilentClient()
+    client.goes_on.set()
+    made = Registered(client)  # type: ignore[arg-type]
+    _run(made.prepare(_record(wire.frame(number, b"\x02")) for number in range(1, 100)))
+    assert client.asked == 1
+    assert "gave up" in show(wire.frame(99, b"\x02"), "auto", made.decode).note
 
 
 @pytest.mark.parametrize(

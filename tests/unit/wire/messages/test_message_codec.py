@@ -15,6 +15,10 @@ from barnabas.wire.codec import (
     reader,
     writer,
 )
+from barnabas.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from barnabas.wire.messages.consumer_group_heartbeat import Assignment, ConsumerGroupHeartbeatResponse
 from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from barnabas.wire.messages.fetch import (
@@ -73,6 +77,19 @@ def test_null_in_a_version_without_null_is_unwritable() -> None:
 def test_number_out_of_range_is_unwritable_and_the_message_says_where() -> None:
     with pytest.raises(Unwritable, match="FetchPartition v12"):
         encode(FetchRequest(topics=[FetchTopic(partitions=[FetchPartition(partition=2**31)])]), 12)
+
+
+def test_text_that_utf8_cannot_encode_is_unwritable() -> None:
+    for topic in (MetadataRequestTopic(name="\ud800"), MetadataRequestTopic(name="a\udcff")):
+        with pytest.raises(Unwritable, match=r"MetadataRequestTopic v12: .*surrogates"):
+            encode(MetadataRequest(topics=[topic]), 12)
+
+
+def test_error_about_a_message_does_not_show_its_passwords() -> None:
+    upsertion = ScramCredentialUpsertion(name="a", iterations=2**31, salt=b"salt", salted_password=b"secret")
+    with pytest.raises(Unwritable, match="ScramCredentialUpsertion") as raised:
+        encode(AlterUserScramCredentialsRequest(upsertions=[upsertion]), 0)
+    assert "secret" not in str(raised.value) and raised.value.__cause__ is None
 
 
 def test_version_that_the_message_does_not_have_is_refused() -> None:
