@@ -1,4 +1,4 @@
-"""The client of schema registries: which instance is asked, what is sent, and what an answer means."""
+"""The client of schema registries: the instances that it asks, its requests, and how it reads answers."""
 
 import gc
 import json
