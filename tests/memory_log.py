@@ -22,6 +22,8 @@ class MemoryLog:
         self.appends: list[int] = []
         #: The guard of the last append.
         self.guard: object | None = None
+        #: Start offsets by partition, where records were deleted.
+        self.starts: dict[int, int] = {}
         #: Cleared by a test to keep the log loading.
         self.may_load = asyncio.Event()
         self.may_load.set()
@@ -64,8 +66,12 @@ class MemoryLog:
     def settle_first(self, error: ErrorCode = ErrorCode.NONE) -> None:
         self.pending.pop(0)(error)
 
+    def delete_before(self, partition: int, offset: int) -> None:
+        self.starts[partition] = max(offset, self.starts.get(partition, 0))
+
     async def load(self, partition: int, replay: Replay) -> None:
         await self.may_load.wait()
-        for offset, entry in enumerate(self.entries.get(partition, [])):
+        start = self.starts.get(partition, 0)
+        for offset, entry in enumerate(self.entries.get(partition, [])[start:], start):
             replay(entry, offset)
             await asyncio.sleep(0)

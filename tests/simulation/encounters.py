@@ -149,7 +149,7 @@ class Encounters(TimedFaults):
         if partition is None or partition.log is None or not partition.is_leader:
             return False
         end = partition.log.log_end_offset
-        waiting = replicas.hosted.fetch_purgatory._watchers.get(partition, ())
+        waiting = replicas.hosted.fetch_purgatory.watchers.get(partition, ())
         if end == partition.log.high_watermark or len(waiting) < 2:
             return False
         logs = [self._cluster.log_of(each, tp) for each in self._cluster.settled_replicas(tp)]

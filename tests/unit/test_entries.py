@@ -22,7 +22,7 @@ LISTENS: Final = frozenset(
 )  # fmt: skip
 CONNECTS: Final = frozenset(
     {"open_connection", "open_unix_connection", "create_connection", "create_unix_connection", "sock_connect", "urlopen",
-     "build_opener", "HTTPConnection", "HTTPSConnection", "KazooClient", "connect", "connect_ex"}
+     "build_opener", "OpenerDirector", "HTTPConnection", "HTTPSConnection", "KazooClient", "connect", "connect_ex"}
 )  # fmt: skip
 #: Methods of these modules; `*` for what decodes whatever it is called.
 DECODES: Final = {
@@ -93,6 +93,9 @@ WEB: Final = "connections by address and in all, HEAD_S, KEEP_ALIVE_S, STALL_S, 
 VALUES: Final = "services.registry.values: depth, values and decimals before fastavro, fields before rows of Protobuf"
 
 ENTRIES: Final[dict[str, dict[str, str]]] = {
+    "base/json_reader.py": {
+        "json.loads": "DEPTH_MAX before Python reads it; the callers bound the text",
+    },
     "base/tls/stores.py": {
         "import cryptography.x509": OWNER,
     },
@@ -115,9 +118,6 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     },
     "broker/server/metrics_http.py": {
         "start_server": "CONNECTIONS_MAX at once, the oldest goes; REQUEST_BYTES_MAX for the head, REQUEST_TIMEOUT_S for all of a connection",
-    },
-    "broker/features/schema_checks/ids.py": {
-        "json.loads": "answers of the registry: _ANSWER_BYTES_MAX, RecursionError is taken for no answer",
     },
     "broker/features/schema_checks/names.py": {
         "json.loads": "schemas out of such an answer: RecursionError is taken for no names",
@@ -197,7 +197,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "json.loads": "a token of client.web: DOCUMENT_BYTES_MAX; RecursionError is taken for no token",
     },
     "client/web_http.py": {
-        "build_opener": "bytes_max of each caller, no redirects, a time for each step and for the whole answer",
+        "OpenerDirector": "bytes_max of each caller, no redirects, a time for each step and for the whole answer",
         "create_connection": "the sockets of these requests, with a time for the whole answer",
     },
     "services/console/app.py": {
@@ -243,23 +243,14 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "services/registry/access.py": {
         "import tomllib": OWNER,
     },
-    "services/registry/client.py": {
-        "import httpx": "_ANSWER_BYTES_MAX, _TIMEOUT_S for all of an answer, no redirects, the depth of json_values",
-    },
     "services/registry/election.py": {
         "json.loads": "the size of a request; a member whose metadata is _UNREADABLE is no candidate",
-    },
-    "services/registry/formats/json_text.py": {
-        "json.loads": "DEPTH_MAX before Python reads it; texts of schemas CHARS_MAX",
     },
     "services/registry/formats/proto_descriptor.py": {
         "import google": "CHARS_MAX; upb recurses at most 100 deep",
     },
     "services/registry/forwarding.py": {
         "import httpx": "answers of the primary, which the group elected: _CONNECTIONS_MAX, a time, no redirects",
-    },
-    "services/http/bodies.py": {
-        "json.loads": "bodies of the service's own limit, _DEPTH_MAX, and RecursionError is refused",
     },
     "services/http/protocol.py": {
         "import uvicorn": WEB,

@@ -8,6 +8,8 @@ from barnabas.base.errors import ErrorCode, Refused
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+#: The state of share partitions (KIP-932).
+SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
 #: Reports of Spark queries, for the console. An ordinary topic.
 PIPELINES_TOPIC: Final = "__barnabas_pipelines"
 #: Metadata of the segments in tiered storage.
@@ -16,7 +18,7 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 TABLES_TOPIC: Final = "__barnabas_tables"
 #: KRaft's topic. Its log has another format, so no client can create a topic with this name.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 #: Topics whose number of partitions must not change, because it determines the partition of each key.
 FIXED_TOPICS: Final = INTERNAL_TOPICS | {REMOTE_LOG_METADATA_TOPIC}
 

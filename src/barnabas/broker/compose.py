@@ -35,6 +35,7 @@ from barnabas.broker.parts.membership import MembershipParts
 from barnabas.broker.parts.replication import ReplicationParts
 from barnabas.broker.parts.security import SecurityParts
 from barnabas.broker.parts.serving import ServingParts
+from barnabas.broker.parts.share_state import ShareStateParts
 from barnabas.broker.parts.starting import StoppedEarly, unless_stopped
 from barnabas.broker.parts.storage import StorageParts
 from barnabas.broker.parts.transactions import TransactionParts
@@ -222,7 +223,11 @@ class Broker:
         self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
 
     async def _count_internal_topics(self) -> None:
-        topics = [self.groups.coordinator.topic, self.transactions.coordinator.topic]
+        topics = [
+            self.groups.coordinator.topic,
+            self.transactions.coordinator.topic,
+            self.share_state.coordinator.topic,
+        ]
         for plugin in self.plugins:
             topics += plugin.internal_topics
         await asyncio.gather(*(each.look() for each in topics))
@@ -299,6 +304,7 @@ class Broker:
                 security=self.security,
                 groups=self.groups,
                 transactions=self.transactions,
+                share_state=self.share_state,
                 produce=self.produce,
                 plugins=self.plugins,
             )
@@ -319,6 +325,7 @@ class Broker:
             replication=self.replication,
             groups=self.groups.coordinator,
             transactions=self.transactions.coordinator,
+            share_persister=self.share_state.persister,
             produce=self.produce,
             pipeline=self.pipeline,
             server=self.server,
@@ -429,9 +436,11 @@ class Broker:
         )
         self.groups: GroupParts = parts.groups
         self.transactions: TransactionParts = parts.transactions
+        self.share_state: ShareStateParts = parts.share_state
         for listener in (
             leadership_listener(self.groups.coordinator),
             leadership_listener(self.transactions.coordinator),
+            leadership_listener(self.share_state.coordinator),
             self.replication.moves.leadership_changed,
         ):
             self.replication.control.subscribe(listener)
@@ -541,6 +550,7 @@ class Broker:
             plugin.stop()
         self.groups.coordinator.close()
         self.transactions.coordinator.close()
+        self.share_state.close()
         await self.controller.stop()
         self.server.close_all()
         self.metrics_server.stop()

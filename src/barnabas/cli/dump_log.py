@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from barnabas.broker.storage.dump.indexes import DEFAULT_MAX_MESSAGE_SIZE
 from barnabas.broker.storage.dump.report import Report
 from barnabas.broker.storage.dump.segment import MAX_BYTES
 from barnabas.cli._command import UsageError
-from barnabas.wire.internal_records import OffsetsDecoder, TransactionLogDecoder
+from barnabas.wire.internal_records import OffsetsDecoder, ShareGroupStateDecoder, TransactionLogDecoder
 
 #: Without a value, these options mean Kafka's default, the StringDecoder.
 OPTIONAL_VALUES = ("--value-decoder-class", "--key-decoder-class")
@@ -50,6 +51,9 @@ def command(
     remote_log_metadata_decoder: Annotated[
         bool, typer.Option("--remote-log-metadata-decoder", help="Parse records as those of __remote_log_metadata.")
     ] = False,
+    share_group_state_decoder: Annotated[
+        bool, typer.Option("--share-group-state-decoder", help="Parse records as those of __share_group_state.")
+    ] = False,
     value_decoder_class: Annotated[
         str | None,
         typer.Option(help="How to show values: Kafka's StringDecoder, DefaultDecoder, Integer-, LongDecoder."),
@@ -64,17 +68,16 @@ def command(
     """Print what log segments, indexes, transaction indexes and producer snapshots hold, and check them."""
     if cluster_metadata_decoder:
         raise UsageError("metadata logs of KRaft are not supported")
-    decoder: RecordDecoder | None = None
-    if offsets_decoder:
-        decoder = OffsetsDecoder()
-    elif transaction_log_decoder:
-        decoder = TransactionLogDecoder()
-    elif remote_log_metadata_decoder:
-        decoder = RemoteLogMetadataDecoder()
-    elif print_data_log or value_decoder_class is not None or key_decoder_class is not None:
-        decoder = PlainDecoder(
-            decoder_of_class(key_decoder_class or NO_VALUE), decoder_of_class(value_decoder_class or NO_VALUE)
-        )
+    flags: dict[Callable[[], RecordDecoder], bool] = {
+        OffsetsDecoder: offsets_decoder,
+        TransactionLogDecoder: transaction_log_decoder,
+        RemoteLogMetadataDecoder: remote_log_metadata_decoder,
+        ShareGroupStateDecoder: share_group_state_decoder,
+    }
+    decoder = next((kind() for kind, is_chosen in flags.items() if is_chosen), None)
+    if decoder is None and (print_data_log or value_decoder_class is not None or key_decoder_class is not None):
+        key, value = (decoder_of_class(each or NO_VALUE) for each in (key_decoder_class, value_decoder_class))
+        decoder = PlainDecoder(key, value)
     report = Report(sys.stdout, sys.stderr, as_json=json)
     options = DumpOptions(
         decoder=decoder,
@@ -85,12 +88,16 @@ def command(
         max_message_size=max_message_size,
         max_bytes=max_bytes,
     )
-    paths = [found for path in files.split(",") if path for found in _files_at(Path(os.path.normpath(path)))]
-    if not paths:
-        raise UsageError("--files needs at least one file")
-    dump_files(paths, report, options)
+    dump_files(_files_of(files), report, options)
     if report.has_failed:
         raise typer.Exit(1)
+
+
+def _files_of(text: str) -> list[str]:
+    paths = [found for path in text.split(",") if path for found in _files_at(Path(os.path.normpath(path)))]
+    if not paths:
+        raise UsageError("--files needs at least one file")
+    return paths
 
 
 def _files_at(path: Path) -> list[str]:

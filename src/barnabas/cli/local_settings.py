@@ -40,6 +40,8 @@ def suiting_settings(brokers: int, *, min_insync_replicas: int) -> dict[str, str
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": min_isr,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": min_isr,
         "rlmm.config.remote.log.metadata.topic.replication.factor": replicas,
         "default.replication.factor": replicas,
         "min.insync.replicas": min_isr,

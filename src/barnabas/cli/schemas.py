@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from barnabas.cli._needs import need
 from barnabas.cli._tool import UsageError, check_action, say, say_json
 
 if TYPE_CHECKING:
-    from barnabas.services.registry.client import RegistryClient
+    from barnabas.client.registry import RegistryClient
 
 _BY_SUFFIX: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 _SCHEMA_MEMBERS: Final = ("schemaType", "references", "metadata", "ruleSet", "schema")
@@ -80,8 +79,7 @@ def command(
 
     The exit status of check is 1 where the schema is not compatible; it prints the reasons.
     """
-    need("registry", "httpx", "uvicorn")
-    from barnabas.services.registry.client import RegistryClient
+    from barnabas.client.registry import RegistryClient
 
     check_action(action, _ACTIONS)
     options = _Options(
@@ -95,8 +93,7 @@ def command(
         permanent=permanent,
         json=as_json,
     )
-    with RegistryClient(url, user=user, token=token, ca=ssl_ca) as client:
-        _ACTIONS[action](client, options)
+    _ACTIONS[action](RegistryClient(url, user=user, token=token, ca=ssl_ca), options)
 
 
 # -- one schema -------------------------------------------------------------------------------------------------------------
@@ -200,7 +197,7 @@ def _export(client: "RegistryClient", options: _Options) -> None:
 
 
 def _exported(client: "RegistryClient") -> Iterator[dict[str, Any]]:
-    from barnabas.services.registry.client import RegistryRefused
+    from barnabas.client.registry import RegistryRefused
 
     yield {"config": client.ask("GET", "config")}
     versions = client.ask("GET", "schemas", subjectPrefix=":*:", deleted=True)

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 
 from barnabas.client.web import WebFailed, bounded
 
-#: Upper bound of an error response's body.
-_REASON_BYTES_MAX: Final = 16 * 1024
 DEFAULT_TIMEOUT_MS: Final = 10_000
 #: A whole response may take this many timeouts. The timeout itself only limits each read, so a server that sends a byte now and
 #: then would block the thread forever.
@@ -109,19 +107,22 @@ def _watched(kind: Any, deadline: _Deadline) -> Any:
 def ask(
     url: str,
     *,
+    method: str | None,
     body: bytes | None,
     headers: Mapping[str, str],
     timeout_ms: int | None,
     tls: ssl.SSLContext | None,
     bytes_max: int,
+    reason_bytes_max: int,
+    may_use_proxy: bool,
 ) -> bytes:
     parts = urlsplit(url)
     where = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
-    request = urllib.request.Request(url, data=body, headers={"Accept": "application/json", **headers})
+    request = urllib.request.Request(url, data=body, method=method, headers={"Accept": "application/json", **headers})
     timeout_s = (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
     whole_s = timeout_s * _WHOLE_ANSWER_TIMEOUTS
     deadline = _Deadline(whole_s)
-    opener = urllib.request.build_opener(NoRedirects, _Http(deadline), _Https(deadline, tls))
+    opener = _opener(deadline, _Https(deadline, tls) if parts.scheme == "https" else _Http(deadline), may_use_proxy)
     with deadline.running():
         try:
             with opener.open(request, timeout=timeout_s) as answer:
@@ -133,7 +134,7 @@ def ask(
                 return document
         except urllib.error.HTTPError as error:
             with error:
-                error_body = _error_body(error)
+                error_body = _error_body(error, reason_bytes_max)
             is_final = error.code in _FINAL_CODES
             raise WebFailed(
                 f"{where} answered {error.code}", is_final=is_final, document=error_body, status=error.code
@@ -143,11 +144,31 @@ def ask(
             reason: object = getattr(error, "reason", None) or error
             if deadline.has_passed:
                 reason = f"no whole answer within {whole_s:g} s"
-            raise WebFailed(f"{where} cannot be reached: {reason}", is_final=False) from None
+            # Python wraps what fails up to the end of the request in an URLError.
+            is_sent = not isinstance(error, urllib.error.URLError)
+            raise WebFailed(
+                f"{where} cannot be reached: {reason}", is_final=False, is_sent=is_sent, reason=str(reason)
+            ) from None
 
 
-def _error_body(error: urllib.error.HTTPError) -> bytes:
+def _opener(
+    deadline: _Deadline, scheme: urllib.request.BaseHandler, may_use_proxy: bool
+) -> urllib.request.OpenerDirector:
+    """One scheme alone: `build_opener` would add the others, and load the system's certificates for each request."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(None if may_use_proxy else {}),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        NoRedirects(),
+        scheme,
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _error_body(error: urllib.error.HTTPError, bytes_max: int) -> bytes:
     try:
-        return error.read(_REASON_BYTES_MAX)
+        return error.read(bytes_max)
     except (OSError, http.client.HTTPException):
         return b""

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 
 #: What suits tests, besides what suits a local cluster: the first group of a cluster waits for every partition of its topic.
-DEFAULTS: Mapping[str, str] = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "5"}
+DEFAULTS: Mapping[str, str] = {
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+    "share.coordinator.state.topic.num.partitions": "5",
+}
 #: What `short_sessions` sets: ends are noticed within about a second, where Kafka's own times are made for real networks.
 SHORT_SESSIONS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "1000",

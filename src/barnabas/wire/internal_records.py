@@ -11,7 +11,13 @@ from typing import Final
 from barnabas.base.errors import Malformed
 from barnabas.wire.codec import decode, decode_versioned
 from barnabas.wire.json_form import Json, compact, message_to_json
-from barnabas.wire.messages import base, consumer_group_records, offsets_topic, share_group_records
+from barnabas.wire.messages import (
+    base,
+    consumer_group_records,
+    offsets_topic,
+    share_group_records,
+    share_state_records,
+)
 from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from barnabas.wire.messages.transaction_log import TransactionLogKey, TransactionLogValue
@@ -63,9 +69,10 @@ _OFFSETS_RECORDS: Final[tuple[tuple[type[base.Record], type[base.Record]], ...]]
         share_group_records.ShareGroupStatePartitionMetadataValue,
     ),
 )
-_BY_TYPE: Final = {
-    version: (key, value) for key, value in _OFFSETS_RECORDS for version in range(key.MIN_VERSION, key.MAX_VERSION + 1)
-}
+_SHARE_STATE_RECORDS: Final[tuple[tuple[type[base.Record], type[base.Record]], ...]] = (
+    (share_state_records.ShareSnapshotKey, share_state_records.ShareSnapshotValue),
+    (share_state_records.ShareUpdateKey, share_state_records.ShareUpdateValue),
+)
 _INT16: Final = struct.Struct(">h")
 _DELETED: Final = "<DELETE>"
 
@@ -84,22 +91,44 @@ def _decode_coordinator_record(
         return f"Error at offset {record.offset}, skipping. {error}", None
 
 
-class OffsetsDecoder:
-    """`--offsets-decoder`: records of `__consumer_offsets` as JSON."""
+class _JsonDecoder:
+    """Records as JSON."""
+
+    def __init__(self, records: tuple[tuple[type[base.Record], type[base.Record]], ...]) -> None:
+        self._by_type = {
+            version: (key, value) for key, value in records for version in range(key.MIN_VERSION, key.MAX_VERSION + 1)
+        }
 
     def decode(self, record: Record) -> tuple[str | None, str | None]:
         return _decode_coordinator_record(record, self._show)
 
     def _show(self, record_type: int, key: bytes, record: Record) -> tuple[str, str | None]:
-        if record_type not in _BY_TYPE:
+        if record_type not in self._by_type:
             return f"Unknown record type {record_type} at offset {record.offset}, skipping.", None
-        key_class, value_class = _BY_TYPE[record_type]
+        key_class, value_class = self._by_type[record_type]
         shown = message_to_json(decode(key_class, key, record_type, 2, allow_trailing=True), record_type)
         shown_key = compact({"type": str(record_type), "data": shown})
         if record.value is None:
             return shown_key, _DELETED
         value, version = decode_versioned(value_class, record.value)
         return shown_key, compact({"version": str(version), "data": self._value(value, version)})
+
+    def _value(self, value: base.Record, version: int) -> Json:
+        return message_to_json(value, version)
+
+
+class ShareGroupStateDecoder(_JsonDecoder):
+    """`--share-group-state-decoder`: records of `__share_group_state`."""
+
+    def __init__(self) -> None:
+        super().__init__(_SHARE_STATE_RECORDS)
+
+
+class OffsetsDecoder(_JsonDecoder):
+    """`--offsets-decoder`: records of `__consumer_offsets`."""
+
+    def __init__(self) -> None:
+        super().__init__(_OFFSETS_RECORDS)
 
     def _value(self, value: base.Record, version: int) -> Json:
         shown = message_to_json(value, version)

@@ -222,7 +222,7 @@ def test_the_cache_of_parsed_schemas_is_bounded() -> None:
     for number in range(100):
         schema = Resolved("AVRO", f'{{"type":"fixed","name":"F{number}","size":{number}}}')
         assert parser.parse(schema) is parser.parse(schema)
-    assert sum(schema.size_bytes for schema in parser._cache) == parser._cached_bytes <= 1_000
+    assert sum(schema.size_bytes for schema in parser._cache) == parser._cache.weight <= 1_000
 
 
 # -- names ------------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from tests.authorization.worlds import WORLDS
 AUTHENTICATION = {"SaslHandshake", "SaslAuthenticate"}
 #: APIs that Kafka 3.9 does not serve in ZooKeeper mode: there is nothing to compare with.
 BEYOND = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "DescribeTopicPartitions", "ListConfigResources"}
+BEYOND |= {"InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState", "DeleteShareGroupState"}
+BEYOND |= {"ReadShareGroupStateSummary"}
 #: APIs that only barnabas has. The tests of links check their permissions.
 BEYOND |= {"CreateLink", "DescribeLinks", "AlterLink", "DeleteLink", "RenewLeaderEpoch"}
 

@@ -97,8 +97,8 @@ MUTANTS = [
     Mutant(
         "a growing log does not wake the fetch sessions that leave it out",
         "broker/replication/hosted.py",
-        "        self.fetch_purgatory.check(partition.log_end_key)\n        if partition.resting:\n",
-        "        self.fetch_purgatory.check(partition.log_end_key)\n        if False:\n",
+        "            self.fetch_purgatory.check(partition.log_end_key)\n        if partition.resting:\n",
+        "            self.fetch_purgatory.check(partition.log_end_key)\n        if False:\n",
     ),
     Mutant(
         "a new high watermark does not wake the fetch sessions that leave the partition out",

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from barnabas.services.registry import client, references
-from barnabas.services.registry.client import RegistryClient, RegistryUnreachable
+from barnabas.client.registry import RegistryClient, RegistryUnreachable
+from barnabas.services.registry import references
 from barnabas.spark.pipelines.codecs import registry
 from barnabas.spark.pipelines.codecs.registry import RegistryRefused, SchemaRegistry
 
@@ -51,7 +51,7 @@ def url() -> Iterator[str]:
 
 
 def test_spark_reads_no_endless_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(registry, "SCHEMA_BYTES_MAX", 1_000)
     Liar.answers["/schemas/ids/1"] = (200, {}, b'{"schema": "' + b"x" * 2_000 + b'"}')
     with pytest.raises(RegistryRefused, match="longer than 1000 bytes"):
         SchemaRegistry(url).schema(1)
@@ -92,12 +92,11 @@ def test_schemas_that_many_import_are_asked_for_and_kept_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[" * 10_000, b"[" * 300 + b"]" * 300, b"x" * 3_000, b"{}"])
-def test_the_console_reads_no_endless_or_deep_answer(url: str, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_ANSWER_BYTES_MAX", 1_000)
+def test_the_console_reads_no_endless_or_deep_answer(url: str, body: bytes) -> None:
     Liar.answers["/subjects"] = (200, {}, body)
-    with RegistryClient(url) as asking:
-        if body == b"{}":
-            assert asking.ask("GET", "subjects") == {}
-            return
-        with pytest.raises(RegistryUnreachable, match=r"1000 bytes|is it a registry"):
-            asking.ask("GET", "subjects")
+    asking = RegistryClient(url, answer_bytes_max=1_000)
+    if body == b"{}":
+        assert asking.ask("GET", "subjects") == {}
+        return
+    with pytest.raises(RegistryUnreachable, match=r"1000 bytes|is it a registry"):
+        asking.ask("GET", "subjects")

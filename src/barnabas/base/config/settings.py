@@ -114,6 +114,9 @@ class BrokerSettings:
     transaction_partition_verification_enable: bool
     producer_id_expiration_ms: int
 
+    # Share coordinator.
+    share_coordinator_state_topic_compression_codec: int
+
     # Quotas.
     quota_window_num: int
     quota_window_size_seconds: int

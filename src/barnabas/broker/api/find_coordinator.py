@@ -1,4 +1,4 @@
-"""FindCoordinator, v0 to v6: for groups and transactions; batched from v4 on (KIP-699). Share coordinators (v6) are refused.
+"""FindCoordinator, v0 to v6: for groups, transactions, and (v6, for brokers) share partitions; batched from v4 on (KIP-699).
 
 The coordinator is the leader of the key's partition of an internal topic. A missing topic is created; unlike Kafka, the answer
 waits a little for its leaders, so that the first client need not try again.
@@ -13,6 +13,7 @@ from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.handler import HandlerResult, serves
+from barnabas.broker.share_coordinator.coordinator import is_coordinator_key
 from barnabas.broker.zookeeper_client.internal_topic import InternalTopic
 from barnabas.broker.zookeeper_client.metadata_waits import wait_until_shown
 from barnabas.wire.messages.base import ApiMessage
@@ -21,6 +22,8 @@ from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinator
 CREATION_WAIT_S = 2.0
 #: From this version on, a request contains several keys.
 BATCHED_FROM = 4
+#: From this version on, a request may ask for share coordinators.
+SHARE_FROM = 6
 
 
 class KeyType(IntEnum):
@@ -57,6 +60,10 @@ class FindCoordinatorApi:
             internal = self._topics[KeyType(request.key_type)]
         except (KeyError, ValueError):
             raise Refused(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {request.key_type}") from None
+        if request.key_type == KeyType.SHARE:
+            if call.api_version < SHARE_FROM:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"share coordinators need version {SHARE_FROM}")
+            self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         if not internal.partitions or self._context.metadata.topic(internal.name) is None:
             return self._create_then_answer(call, request, internal)
         return self._answer(call, request, internal)
@@ -79,7 +86,10 @@ class FindCoordinatorApi:
         return self._answer(call, request, internal)
 
     def _is_allowed(self, call: Call, request: FindCoordinatorRequest, key: str) -> ErrorCode:
-        resource, error = _DESCRIBED[KeyType(request.key_type)]
+        key_type = KeyType(request.key_type)
+        if key_type is KeyType.SHARE:
+            return ErrorCode.NONE if is_coordinator_key(key) else ErrorCode.INVALID_REQUEST
+        resource, error = _DESCRIBED[key_type]
         return ErrorCode.NONE if self._context.allows(call, AclOperation.DESCRIBE, resource, key) else error
 
     def _answer(self, call: Call, request: FindCoordinatorRequest, internal: InternalTopic) -> FindCoordinatorResponse:

@@ -1,15 +1,16 @@
-"""Builds the group and the transaction coordinator: each needs the other, and gets it by a function."""
+"""Builds the group, the transaction and the share coordinator. The first two need each other, and get it by a function."""
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.base.topics import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.base.words import TRANSACTION_VERSION
-from barnabas.broker.parts import groups, transactions
+from barnabas.broker.parts import groups, share_state, transactions
 from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.membership import MembershipParts
+from barnabas.broker.parts.share_state import ShareStateParts
 from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import ThreadPool
@@ -26,6 +27,7 @@ from barnabas.wire.compression import Codec
 class Coordinators(NamedTuple):
     groups: GroupParts
     transactions: TransactionParts
+    share_state: ShareStateParts
 
 
 def assemble(
@@ -72,4 +74,11 @@ def assemble(
         transaction_version=lambda: features.level(TRANSACTION_VERSION),
         on_bug=on_bug,
     )
-    return Coordinators(group_parts, transaction_parts)
+    share_state_parts = share_state.assemble(
+        context,
+        coordinator_context(
+            SHARE_GROUP_STATE_TOPIC, lambda: context.config.share_coordinator_state_topic_compression_codec
+        ),
+        membership.connections,
+    )
+    return Coordinators(group_parts, transaction_parts, share_state_parts)

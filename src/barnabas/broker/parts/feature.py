@@ -17,6 +17,7 @@ from barnabas.broker.parts.entity_settings import EntitySettings
 from barnabas.broker.parts.replication import ReplicationParts
 from barnabas.broker.parts.security import SecurityParts
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.runtime.share_state import SharePersister
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.server.broker_connections import BrokerConnections
@@ -47,6 +48,7 @@ class Host:
     replication: ReplicationParts
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_persister: SharePersister
     produce: ProduceApi
     pipeline: Pipeline
     server: SocketServer

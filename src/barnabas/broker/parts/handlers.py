@@ -19,6 +19,7 @@ from barnabas.broker.parts.entity_settings import EntitySettings
 from barnabas.broker.parts.feature import Plugin
 from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.security import SecurityParts
+from barnabas.broker.parts.share_state import ShareStateParts
 from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.replication.control_requests import ControlRequests
 from barnabas.broker.server.context import BrokerContext
@@ -38,6 +39,7 @@ def build_handlers(
     security: SecurityParts,
     groups: GroupParts,
     transactions: TransactionParts,
+    share_state: ShareStateParts,
     produce: ProduceApi,
     plugins: Iterable[Plugin],
 ) -> Mapping[int, ApiHandler]:
@@ -51,10 +53,15 @@ def build_handlers(
         *security.families(context),
         *groups.families,
         *transactions.families,
+        *share_state.families,
         *(family for plugin in plugins for family in plugin.apis),
         FindCoordinatorApi(
             context,
-            {KeyType.GROUP: groups.coordinator.topic, KeyType.TRANSACTION: transactions.coordinator.topic},
+            {
+                KeyType.GROUP: groups.coordinator.topic,
+                KeyType.TRANSACTION: transactions.coordinator.topic,
+                KeyType.SHARE: share_state.coordinator.topic,
+            },
         ),
     ]
     return registry.build(families, features)

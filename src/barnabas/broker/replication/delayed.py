@@ -6,17 +6,15 @@ itself; followers, which wait for the log end, watch `partition.log_end_key`.
 
 from collections.abc import Callable, Container, Hashable, Sequence
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from barnabas.base.errors import ErrorCode
-from barnabas.base.ids import TopicPartition
 from barnabas.broker.replication.fetch_session_cache import FetchSession
-from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.partition import LogEndKey, Partition
 from barnabas.broker.runtime.purgatory import DelayedOperation
 
 #: Partitions of one operation that the console and the CLI show.
 NAMED_MAX: Final = 20
-_LogEndKey = tuple[str, TopicPartition]
 
 
 def _named(partition: Partition) -> dict[str, Any]:
@@ -101,14 +99,14 @@ class DelayedFetch(DelayedOperation):
 
     def waits_for(self) -> dict[str, Any]:
         keys = list(islice(self._places, NAMED_MAX))
-        # A follower watches each log end under ("log end", partition), and its resting partitions under the session.
+        # A follower watches the log ends, and its resting partitions under the session.
         is_follower = self._session is not None or any(not isinstance(key, Partition) for key in keys)
         if self._session is not None:
             count = len(self._session.partitions)
             named = [want.tp for want in islice(self._session.partitions.values(), NAMED_MAX) if want.tp is not None]
         else:
             count = len(self._places)
-            named = [key.tp if isinstance(key, Partition) else cast(_LogEndKey, key)[1] for key in keys]
+            named = [key.tp for key in keys if isinstance(key, Partition | LogEndKey)]
         return {
             "condition": "log end" if is_follower else "bytes",
             "missing_bytes": self._missing_bytes,

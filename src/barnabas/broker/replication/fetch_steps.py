@@ -30,7 +30,7 @@ class LocalLog(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Append:
     """Append these bytes (perhaps none) at the log end, then take over the leader's high watermark and log start."""
 
@@ -40,7 +40,7 @@ class Append:
     leader_log_start: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TruncateTo:
     partition: TopicPartition
     offset: Offset
@@ -48,7 +48,7 @@ class TruncateTo:
     is_complete: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TruncateFully:
     """Drop all records and restart the log at `offset`: the leader has deleted everything that this replica has."""
 
@@ -56,7 +56,7 @@ class TruncateFully:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StartFromTier:
     """Drop all records and begin where the tier ends: the leader has the next records in the tier only."""
 
@@ -68,7 +68,7 @@ class StartFromTier:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GiveUp:
     """Stop fetching the partition, until the controller sends another LeaderAndIsr for it."""
 
@@ -87,42 +87,42 @@ class EpochQuestion(NamedTuple):
     epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AskEpochEnds:
     """Send OffsetForLeaderEpoch; the answer goes to `epoch_ends`."""
 
     questions: dict[TopicPartition, EpochQuestion]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AskOffsets:
     """Send ListOffsets for the latest, then for the earliest offset; the answers go to `offsets_listed`."""
 
     current_leader_epochs: dict[TopicPartition, LeaderEpoch]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AskTierStarts:
     """Ask the leader where its log begins on its disk, and in all; the answers go to `tier_starts`."""
 
     current_leader_epochs: dict[TopicPartition, LeaderEpoch]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Truncate:
     """Carry these effects out and report them; the leader is not asked."""
 
     effects: tuple[TruncateTo, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendFetch:
     plan: FetchPlan
     #: The leader must answer by then, because a partition's pause ends. None: no such limit.
     until_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Idle:
     """Nothing to do until `until_ms`, or (None) until a partition is added."""
 

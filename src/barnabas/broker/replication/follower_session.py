@@ -29,7 +29,7 @@ class Forgotten(NamedTuple):
     topic_id: TopicId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FetchPlan:
     """One Fetch request, without the settings that are the same for all."""
 

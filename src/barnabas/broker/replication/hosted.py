@@ -72,14 +72,17 @@ class HostedPartitions:
 
     def log_end_moved(self, partition: Partition) -> None:
         self.movements += 1
-        self.fetch_purgatory.check(partition.log_end_key)
+        if partition.log_end_key in self.fetch_purgatory.watchers:
+            self.fetch_purgatory.check(partition.log_end_key)
         if partition.resting:
             self.stir(partition)
 
     def high_watermark_moved(self, partition: Partition) -> None:
         self.movements += 1
-        self.produce_purgatory.check(partition)
-        self.fetch_purgatory.check(partition)
+        if partition in self.produce_purgatory.watchers:
+            self.produce_purgatory.check(partition)
+        if partition in self.fetch_purgatory.watchers:
+            self.fetch_purgatory.check(partition)
         if partition.resting:
             self.stir(partition)
 

@@ -91,7 +91,7 @@ class FetcherSettings:
     replica_socket_timeout_ms: int = setting("replica.socket.timeout.ms")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FetchAnswer:
     error_code: int
     session_id: int

@@ -37,6 +37,15 @@ class Appended(NamedTuple):
     hw_moved: bool
 
 
+class LogEndKey:
+    """The key under which followers' long polls wait for a partition's log end. Hashed by identity, which costs least."""
+
+    __slots__ = ("tp",)
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+
+
 class Partition:
     __slots__ = (
         "_clock",
@@ -70,7 +79,7 @@ class Partition:
         #: The copy in another log directory while the replica is moved there (AlterReplicaLogDirs).
         self.future_log: Log | None = None
         #: Long polls of followers watch this key; those of consumers watch the partition itself.
-        self.log_end_key = ("log end", tp)
+        self.log_end_key = LogEndKey(tp)
         #: Entries of followers' sessions that skip this partition until it is stirred.
         self.resting: list[CachedPartition] = []
 

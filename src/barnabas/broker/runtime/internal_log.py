@@ -30,6 +30,10 @@ class CoordinatorLog(Protocol):
         """
         ...
 
+    def delete_before(self, partition: int, offset: int) -> None:
+        """Move the start of the log up to a committed offset, or raise `Refused`. An offset before the start does nothing."""
+        ...
+
     async def load(self, partition: int, replay: Replay) -> None:
         """Pass all of the log to `replay` with offsets, in slices that let other tasks run.
 

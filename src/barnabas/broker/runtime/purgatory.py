@@ -8,18 +8,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from barnabas.broker.runtime.timers import Timer, Timers
+from barnabas.broker.runtime.timers import SLOT_MS, Deadlines, Timers
 
 
 class DelayedOperation(ABC):
     """One waiting request. Subclasses define when it is done, and what happens then."""
 
-    __slots__ = ("_keys", "_timer", "completed")
+    __slots__ = ("_keys", "_slot", "completed")
 
     def __init__(self) -> None:
         self.completed = False
         self._keys: tuple[Hashable, ...] = ()
-        self._timer: Timer | None = None
+        #: Where its deadline is; 0 while it does not wait.
+        self._slot = 0
 
     @abstractmethod
     def is_satisfied(self) -> bool:
@@ -35,9 +36,8 @@ class DelayedOperation(ABC):
 
     @property
     def expires_s(self) -> float | None:
-        """When the wait ends, by the clock of the timers; None if that is not known."""
-        when = getattr(self._timer, "when", None)
-        return when() if when is not None else None
+        """When the wait ends, by the clock of the timers; None if it does not wait."""
+        return self._slot * SLOT_MS / 1000 if self._slot else None
 
     @abstractmethod
     def on_complete(self, *, expired: bool) -> None:
@@ -49,8 +49,9 @@ class Purgatory:
 
     def __init__(self, name: str, timers: Timers) -> None:
         self.name = name
-        self._timers = timers
-        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._deadlines: Deadlines[DelayedOperation] = Deadlines(timers, self._expire)
+        #: The operations by key. A caller that checks a key for each request looks first whether the key is here.
+        self.watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -59,14 +60,14 @@ class Purgatory:
 
     def __iter__(self) -> Iterator[DelayedOperation]:
         """Yield each waiting operation once."""
-        for key, watchers in self._watchers.items():
+        for key, watchers in self.watchers.items():
             for operation in watchers:
                 if operation._keys[0] == key:
                     yield operation
 
     @property
     def watched_keys(self) -> int:
-        return len(self._watchers)
+        return len(self.watchers)
 
     def try_complete_else_watch(
         self, operation: DelayedOperation, keys: Iterable[Hashable], *, timeout_ms: int
@@ -82,25 +83,25 @@ class Purgatory:
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], *, timeout_ms: int) -> None:
         """Wait. The caller knows that the condition does not hold."""
         operation._keys = tuple(dict.fromkeys(keys))
-        watchers = self._watchers
+        watchers = self.watchers
         for key in operation._keys:
             waiting = watchers.get(key)
             if waiting is None:
                 watchers[key] = {operation: None}
             else:
                 waiting[operation] = None
-        operation._timer = self._timers.call_later(max(0, timeout_ms) / 1000, lambda: self._expire(operation))
+        operation._slot = self._deadlines.add(operation, max(0, timeout_ms))
         self._size += 1
 
     def watch_also(self, operation: DelayedOperation, key: Hashable) -> None:
         """Add a key to a waiting operation. One that does not wait yet gets this key with `watch`."""
-        if operation._timer is not None:
+        if operation._slot:
             operation._keys = (*operation._keys, key)
-            self._watchers.setdefault(key, {})[operation] = None
+            self.watchers.setdefault(key, {})[operation] = None
 
     def check(self, key: Hashable) -> int:
         """Complete the operations under `key` whose condition holds now. Return their number."""
-        watchers = self._watchers.get(key)
+        watchers = self.watchers.get(key)
         if not watchers:
             return 0
         completed = 0
@@ -129,13 +130,12 @@ class Purgatory:
         return True
 
     def _forget(self, operation: DelayedOperation) -> None:
-        if operation._timer is not None:
-            operation._timer.cancel()
-            operation._timer = None
+        self._deadlines.remove(operation, operation._slot)
+        operation._slot = 0
         for key in operation._keys:
-            watchers = self._watchers.get(key)
+            watchers = self.watchers.get(key)
             if watchers is not None:
                 watchers.pop(operation, None)
                 if not watchers:
-                    del self._watchers[key]
+                    del self.watchers[key]
         self._size -= 1

@@ -86,6 +86,9 @@ class InternalTopicLog:
             builder.append(record.key, record.value, timestamp=now_ms)
         return bytearray(builder.build())
 
+    def delete_before(self, partition: int, offset: int) -> None:
+        self._replicas.hosted.require(TopicPartition(self._topic, partition)).delete_records(offset)
+
     async def load(self, partition: int, replay: Replay) -> None:
         """Read the partition and replay it. Reading and decompressing run on a thread; the loop only replays."""
         replica = self._replicas.hosted.require(TopicPartition(self._topic, partition))

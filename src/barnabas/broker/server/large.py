@@ -59,7 +59,11 @@ SLICED: dict[int, Shape] = {
 #: Requests between brokers. A follower fetches all its partitions in one request.
 WHOLE = frozenset(
     api_named(name).key
-    for name in ("Fetch", "LeaderAndIsr", "UpdateMetadata", "StopReplica", "AlterPartition", "WriteTxnMarkers")
+    for name in (
+        *("Fetch", "LeaderAndIsr", "UpdateMetadata", "StopReplica", "AlterPartition", "WriteTxnMarkers"),
+        *("InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState", "DeleteShareGroupState"),
+        "ReadShareGroupStateSummary",
+    )
 )
 
 #: Remaining elements: one counter for the loop, one for the thread, which decodes one request at a time.

@@ -237,9 +237,9 @@ class LogAppender:
                 end = state.log_end_offset
                 segment = self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)
             if plan is not None and plan.completed:
-                self._write_ends(segment, data, plan, last, max_timestamp, offset_of_max)
+                self._write_ends(segment, data, plan, first, last, max_timestamp, offset_of_max)
             else:
-                segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+                segment.append(data, first, last, max_timestamp, offset_of_max)
                 state.log_end_offset = Offset(last + 1)
                 if plan is not None:
                     self._apply(plan)
@@ -254,6 +254,7 @@ class LogAppender:
         segment: Segment,
         data: bytes | bytearray | memoryview,
         plan: AppendPlan,
+        first: int,
         last: int,
         max_timestamp: int,
         offset_of_max: int,
@@ -264,7 +265,7 @@ class LogAppender:
         if any(completed.is_aborted for completed in plan.completed):
             index.hold()
         try:
-            segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+            segment.append(data, first, last, max_timestamp, offset_of_max)
             self._state.log_end_offset = Offset(last + 1)
             self._apply(plan)
         finally:

@@ -142,6 +142,16 @@ class LogReader:
             raise state.storage_error()
         try:
             if offset < max_offset:
+                active = state.segments.active
+                position = active.tail.get(offset)
+                if position is not None:
+                    # The usual reader is at the tail, and gets all that there is: no index, no scan.
+                    end_offset = min(max_offset, state.log_end_offset)
+                    end = active.size_bytes if end_offset == state.log_end_offset else active.tail.get(end_offset, 0)
+                    size = end - position
+                    if 0 < size <= max_bytes:
+                        start = OffsetMetadata(Offset(offset), Offset(active.base_offset), position)
+                        return ReadResult([FileRange(active.file, position, size)], size, start, Offset(end_offset))
                 bound = self._locate(max_offset)
                 found = _read(state.segments, offset, max_bytes=max_bytes, bound=bound, min_one_batch=min_one_batch)
                 if found is not None:

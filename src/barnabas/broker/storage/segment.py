@@ -8,7 +8,6 @@ many. An index is checked when it is opened and at every use; an impossible one 
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -24,19 +23,22 @@ from barnabas.broker.storage.segment_batches import (
     BatchAt,
     CorruptSegment,
     SegmentBatches,
-    check_batch,
     find_from,
+    header_at,
+    last_header,
     short_scan,
 )
 from barnabas.broker.storage.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from barnabas.broker.storage.txn_index import TransactionIndex
-from barnabas.wire.record_batch import HEADER, HEADER_SIZE, BatchHeader
+from barnabas.wire.record_batch import BatchHeader
 
 logger = logging.getLogger(__name__)
 
 #: A segment is not rolled for its records' timestamps before it reaches this age or this size.
 ROLLED_AGE_MS_MIN: Final = 1_000
 ROLLED_BYTES_MIN: Final = 1 << 20
+#: Appends whose positions a segment remembers.
+TAIL_MAX: Final = 256
 #: The largest timestamp is in the time index, and was not looked up yet.
 UNKNOWN: Final = -2
 
@@ -67,6 +69,7 @@ class Segment:
         "repair_waiters",
         "roll_jitter_ms",
         "size_bytes",
+        "tail",
         "transient",
     )
 
@@ -105,6 +108,8 @@ class Segment:
         self._time_index: TimeIndex | None = None
         self._txn_index: TransactionIndex | None = None
         self._since_index_entry = 0
+        #: First offset -> position of the latest appends: most readers are there, and need no index. A truncation clears it.
+        self.tail: dict[int, int] = {}
         self._index_full = False
         self._max_timestamp = UNKNOWN if size_bytes else NO_TIMESTAMP
         self._offset_of_max_timestamp = base_offset
@@ -226,7 +231,7 @@ class Segment:
             found = (
                 self.find(offset) if time_index.entries else find_from(self.file, 0, self.size_bytes, self.base_offset)
             )
-            header = None if found is None else self._header_at(found.position)
+            header = None if found is None else header_at(self.file, found.position, self.size_bytes)
         except CorruptSegment as error:
             # The log itself is damaged, and an index that is built from it would end at the damage.
             logger.error(
@@ -296,6 +301,7 @@ class Segment:
             self._disk.truncate(self.file.fd, self.size_bytes)
             self.preallocated = False
         self.is_active = False
+        self.tail.clear()
         if self.pool is not None:
             self.pool.touch(self)
 
@@ -374,7 +380,7 @@ class Segment:
         if self._first_timestamp is None:
             if self.size_bytes == 0:
                 return NO_TIMESTAMP
-            self._first_timestamp = self._header_at(0).max_timestamp
+            self._first_timestamp = header_at(self.file, 0, self.size_bytes).max_timestamp
         return self._first_timestamp
 
     # -- writing
@@ -399,7 +405,9 @@ class Segment:
         # Producers choose the timestamps. By sending ever later ones, a producer could force a new segment for each batch.
         return size >= ROLLED_BYTES_MIN or not 0 <= now_ms - self.created_ms < ROLLED_AGE_MS_MIN
 
-    def append(self, data: ReadableBuffer, *, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
+    def append(
+        self, data: ReadableBuffer, first_offset: int, last_offset: int, max_timestamp: int, offset_of_max: int
+    ) -> None:
         """Write whole batches to the end of the file, and add an index entry if enough bytes came since the last one.
 
         One entry per call, as in Kafka: it holds the position of the first batch of the call and the end of the last one.
@@ -418,6 +426,10 @@ class Segment:
             self.time_index.reserve_entry()
         write_fully(self._disk, opened.fd, data, position)
         self.size_bytes = position + size
+        tail = self.tail
+        if len(tail) >= TAIL_MAX:
+            tail.clear()
+        tail[first_offset] = position
         if position == 0:
             self._first_timestamp = max_timestamp
         if self._max_timestamp == UNKNOWN:
@@ -438,6 +450,7 @@ class Segment:
         `largest`: the largest timestamp of the remaining batches, as `largest_timestamp_of` finds it.
         """
         found = self.find(offset)
+        self.tail.clear()
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
@@ -530,14 +543,6 @@ class Segment:
     def part_from(self, position: int) -> SegmentBatches:
         return SegmentBatches(self.file, position, self.size_bytes)
 
-    def _header_at(self, position: int) -> BatchHeader:
-        data = self.file.read(position, HEADER_SIZE)
-        if len(data) < HEADER_SIZE:
-            raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
-        header = BatchHeader._make(HEADER.unpack(data))
-        check_batch(self.log_path, position, header.magic, header.batch_length, self.size_bytes)
-        return header
-
     def find(self, offset: int) -> BatchAt | None:
         """Return the first batch that reaches `offset`; None if all end before it."""
         position = self.offset_index.lookup_position(offset)
@@ -581,20 +586,14 @@ class Segment:
         start = index.lookup_position(index.last_offset) if index.entries else 0
         if start:
             try:
-                return self._last_batch_from(start)
+                return last_header(self.file, start, self.size_bytes)
             except CorruptSegment as error:
                 if error.position != start:
                     raise
                 self._repair(f"the last entry is wrong: {error}")
                 index = self.offset_index
                 start = index.lookup_position(index.last_offset) if index.entries else 0
-        return self._last_batch_from(start)
-
-    def _last_batch_from(self, position: int) -> BatchHeader | None:
-        if position and position >= self.size_bytes:
-            raise CorruptSegment(f"{self.log_path}: position {position} is past the end at {self.size_bytes}", position)
-        last = deque((at for at, _ in short_scan(self.file, position, self.size_bytes, self.size_bytes)), maxlen=1)
-        return self._header_at(last[0]) if last else None
+        return last_header(self.file, start, self.size_bytes)
 
     def batch_bytes(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(position, size_bytes)

@@ -1,6 +1,7 @@
 """The batches in a segment's log file, read from front to back. Any thread, while the file is pinned."""
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -117,3 +118,21 @@ def short_scan(file: OpenFile, position: int, limit: int, end: int) -> Iterator[
         if at == 0:
             raise CorruptSegment(f"{file.path}: torn batch header at position {position}", position)
         position += at
+
+
+def header_at(file: OpenFile, position: int, limit: int) -> BatchHeader:
+    """Read the header of the batch at `position` of a segment of `limit` bytes."""
+    data = file.read(position, HEADER_SIZE)
+    if len(data) < HEADER_SIZE:
+        raise CorruptSegment(f"{file.path}: torn batch header at position {position}", position)
+    header = BatchHeader._make(HEADER.unpack(data))
+    check_batch(file.path, position, header.magic, header.batch_length, limit)
+    return header
+
+
+def last_header(file: OpenFile, position: int, limit: int) -> BatchHeader | None:
+    """Scan from `position`, where a batch begins, to the last batch of a segment of `limit` bytes."""
+    if position and position >= limit:
+        raise CorruptSegment(f"{file.path}: position {position} is past the end at {limit}", position)
+    last = deque((at for at, _ in short_scan(file, position, limit, limit)), maxlen=1)
+    return header_at(file, last[0], limit) if last else None

@@ -62,6 +62,8 @@ class MetadataChange:
     topics: frozenset[str] = field(default_factory=frozenset)
     brokers_changed: bool = False
     controller_changed: bool = False
+    #: Ids of topics that are gone. A topic of the same name may exist, with another id.
+    deleted_ids: frozenset[TopicId] = field(default_factory=frozenset)
 
 
 class MetadataCache:
@@ -168,22 +170,31 @@ class MetadataCache:
 
         changed: set[str] = set()
         deleted: dict[TopicPartition, None] = {}
+        gone: set[TopicId] = set()
         for name, topic_id, states in _topic_states(request):
+            before = self._topics.get(name)
+            id_before = ZERO_TOPIC_ID if before is None else before.id
             self._update_topic(name, topic_id, states, changed, deleted)
+            if id_before not in (ZERO_TOPIC_ID, self.topic_id(name)):
+                gone.add(id_before)
 
-        change = MetadataChange(tuple(deleted), frozenset(changed), brokers_changed, controller_changed)
+        change = MetadataChange(
+            tuple(deleted), frozenset(changed), brokers_changed, controller_changed, frozenset(gone)
+        )
         self._notify(change)
         return change
 
     def forget(self, topics: Iterable[str]) -> None:
         """Remove deleted topics whose deletion no controller has reported."""
         deleted: list[TopicPartition] = []
+        gone: set[TopicId] = set()
         for name in topics:
             topic = self._topics.pop(name, None)
             if topic is not None:
                 self._names.pop(topic.id, None)
                 deleted += [TopicPartition(name, number) for number in topic.partitions]
-        self._notify(MetadataChange(deleted=tuple(deleted)))
+                gone.add(topic.id)
+        self._notify(MetadataChange(deleted=tuple(deleted), deleted_ids=frozenset(gone - {ZERO_TOPIC_ID})))
 
     def _notify(self, change: MetadataChange) -> None:
         for listener in tuple(self._listeners):

@@ -17,6 +17,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.registry import RegistryClient
 from barnabas.services.console.cluster import ConsoleCluster
 from barnabas.services.console.errors import Refusal
 from barnabas.services.console.registered import Registered
@@ -26,7 +27,6 @@ from barnabas.services.console.settings import Settings
 from barnabas.services.console.sign_in import Credentials, Identity, credentials_of, prove, registry_config
 from barnabas.services.console.web import Call, Endpoint, User
 from barnabas.services.http.peers import peer_address
-from barnabas.services.registry.client import RegistryClient
 from barnabas.wire.auth.login_pace import SignInThrottle
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _SIGN_INS_WAITING_MAX: Final = 64
 _NOBODY: Final = "console"
 ACCOUNTS_MAX: Final = 50
 #: A user is waiting.
-_REGISTRY_TIMEOUT_S: Final = 10.0
+_REGISTRY_TIMEOUT_MS: Final = 10_000
 #: Limits of concurrent searches and exports; each of them has limits of its own.
 SEARCHES_PER_USER_MAX: Final = 3
 SEARCHES_MAX: Final = 12
@@ -278,7 +278,7 @@ def _registered(settings: Settings, credentials: Credentials | None) -> Register
     if settings.schema_registry is None:
         return None
     client = RegistryClient.from_config(
-        settings.schema_registry, registry_config(settings, credentials), timeout_s=_REGISTRY_TIMEOUT_S
+        settings.schema_registry, registry_config(settings, credentials), timeout_ms=_REGISTRY_TIMEOUT_MS
     )
     return Registered(client, credentials.user if credentials is not None else "")
 

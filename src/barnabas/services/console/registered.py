@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from barnabas.base.errors import BarnabasError
+from barnabas.client.registry import RegistryClient, RegistryRefused, RegistryUnreachable
 from barnabas.services.console.decoding import Undecodable
 from barnabas.services.console.errors import Refusal
 from barnabas.services.registry import wire
-from barnabas.services.registry.client import RegistryClient, RegistryRefused, RegistryUnreachable
 from barnabas.services.registry.formats import Reference
 from barnabas.services.registry.references import imports
 from barnabas.services.registry.values import avro, json_values
@@ -66,7 +66,6 @@ class Registered:
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self.client.close()
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -13,10 +13,10 @@ from barnabas.base.tls.contexts import TlsSettings, client_context
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.registry import TOKEN, USER_INFO
 from barnabas.client.security import ClientSecurity
 from barnabas.services.console.errors import bad_request
 from barnabas.services.console.settings import Settings
-from barnabas.services.registry.client import TOKEN, USER_INFO
 from barnabas.wire.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
 from barnabas.wire.auth.jwt import InvalidToken, Json, parse_jwt
 from barnabas.wire.auth.mechanisms.oauthbearer import MECHANISM as OAUTHBEARER

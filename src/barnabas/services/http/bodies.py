@@ -1,10 +1,10 @@
 """The body of a request: limits of time and size, the content type, and parsing of a JSON object."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
+from barnabas.base import json_reader
 from barnabas.services.http.errors import Refusal, bad_request
 
 Receive = Callable[[], Awaitable[Any]]
@@ -53,29 +53,9 @@ def check_content_type(headers: Mapping[str, str], accepted: Collection[str]) ->
 
 def json_object(body: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise bad_request(f"the body is not JSON: {error}") from None
+        document = json_reader.read(body, depth_max=_DEPTH_MAX)
+    except json_reader.BadJson as error:
+        raise bad_request(f"the body cannot be read: {error}") from None
     if not isinstance(document, dict):
         raise bad_request("the body is not a JSON object")
-    if _is_deep(document):
-        raise bad_request(f"the body is nested deeper than {_DEPTH_MAX}")
     return document
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-def _is_deep(document: object) -> bool:
-    level: list[object] = [document]
-    for _ in range(_DEPTH_MAX):
-        level = [
-            child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return False
-    return True

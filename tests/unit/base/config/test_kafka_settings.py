@@ -17,13 +17,13 @@ from barnabas.base.config.catalog import (
     UNIT_SYNONYMS,
 )
 from barnabas.base.config.definition import Password, Setting, ValueType, attribute_name
-from barnabas.base.config.definitions import extra, share
+from barnabas.base.config.definitions import extra, share, share_coordinator
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.config.settings import BrokerSettings
 from barnabas.base.config.topic import log_config
 
 FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "kafka_3_9_settings.json").read_text())
-EXTRA_NAMES = {setting.name for setting in extra.SETTINGS} | {
+EXTRA_NAMES = {setting.name for setting in extra.SETTINGS + share_coordinator.SETTINGS} | {
     name for name in TOPIC_SETTINGS if name.startswith("barnabas.")
 }
 

@@ -20,6 +20,7 @@ from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.reads import FetchParams, PartitionRead
 from barnabas.broker.replication.state import PartitionLeadership
+from barnabas.broker.runtime.timers import SLOT_MS
 from barnabas.broker.storage.checkpoints import read_epochs
 from barnabas.broker.storage.environment import InlineThreads, LogEnvironment, Threads
 from barnabas.broker.storage.log_types import Origin
@@ -198,7 +199,7 @@ def test_long_poll_still_waits_for_min_bytes_in_the_last_segment(tmp_path: Path)
         world.append(100)
     answers = world.fetch(CONSUMER._replace(min_bytes=1000), 0)
     assert answers == [] and world.pins == 0
-    world.timers.advance_ms(500)
+    world.timers.advance_ms(500 + SLOT_MS)
     [[read]] = answers
     assert read.size_bytes == world.log.size_bytes
     read.release()
@@ -254,7 +255,7 @@ def test_answer_after_a_wait_has_the_high_watermark_at_its_end(tmp_path: Path) -
     world.append(100)
     answers = world.fetch_as_follower(1)
     world.log.update_high_watermark(1)
-    world.timers.advance_ms(500)
+    world.timers.advance_ms(500 + SLOT_MS)
     [[read]] = answers
     assert (read.size_bytes, read.high_watermark) == (0, 1)
 
@@ -641,6 +642,7 @@ def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path)
     patient = CONSUMER._replace(min_bytes=10_000)
     polls = [world.fetch(patient, 0) for _ in range(3)]
     assert polls == [[], [], []]
+    world.log.segments.active.tail.clear()  # the poll must read the file to find the position
     disk.is_broken = True
     produced: list[AppendOutcome] = []
     world.manager.appends.append(

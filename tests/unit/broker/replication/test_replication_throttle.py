@@ -7,6 +7,7 @@ import pytest
 from barnabas.base.ids import BrokerId, TopicPartition
 from barnabas.broker.replication import throttle as throttles
 from barnabas.broker.replication.throttle import UNLIMITED, ReplicationThrottle
+from barnabas.broker.runtime.timers import SLOT_MS
 from tests.unit.broker.replication.test_replica_manager import FOLLOWER, ME, TP, World
 
 
@@ -99,7 +100,7 @@ def test_leader_withholds_records_from_a_follower_that_is_not_in_sync_until_the_
     assert answers == [] and world.pins == 0  # it waits, as if there were nothing
     world.append(100)
     assert answers == []
-    world.timers.advance_ms(500)
+    world.timers.advance_ms(500 + SLOT_MS)
     [[read]] = answers
     assert not read.size_bytes and not read.error and read.high_watermark == world.log.high_watermark
     throttled.clear()

@@ -54,7 +54,9 @@ async def test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile() 
         await cluster.hear((1, 200))
         assert cluster.known == ["orders"]
         assert cluster.cache.topic_name(OTHER_ID) is None
-        assert cluster.changes[-1] == MetadataChange(deleted=(TopicPartition("gone", 0),))
+        assert cluster.changes[-1] == MetadataChange(
+            deleted=(TopicPartition("gone", 0),), deleted_ids=frozenset({OTHER_ID})
+        )
 
 
 async def test_broker_looks_again_when_another_controller_speaks_and_not_each_time() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from barnabas.client.registry import RegistryUnreachable
 from barnabas.services.console.decoding import Undecodable, show, show_record
 from barnabas.services.console.export import _json_line
 from barnabas.services.console.registered import Registered
 from barnabas.services.registry import wire
-from barnabas.services.registry.client import RegistryUnreachable
 from barnabas.wire.records import Record
 
 LIST = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}

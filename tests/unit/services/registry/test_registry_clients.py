@@ -10,8 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from barnabas.services.registry import client as tools
-from barnabas.services.registry.client import RegistryClient, RegistryUnreachable
+from barnabas.client.registry import RegistryClient, RegistryUnreachable
 from barnabas.spark.pipelines.codecs import registry as spark
 from barnabas.spark.pipelines.codecs.registry import RegistryRefused, RegistryUnavailable, SchemaRegistry
 
@@ -67,37 +66,35 @@ def of_spark(server: Hostile) -> SchemaRegistry:
 
 
 def test_answer_longer_than_its_bound_is_refused(server: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "_ANSWER_BYTES_MAX", 1_000)
-    monkeypatch.setattr(spark, "_ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(spark, "SCHEMA_BYTES_MAX", 1_000)
     server.says(b'["' + b"x" * 2_000 + b'"]')
-    with RegistryClient(server.url) as client, pytest.raises(RegistryUnreachable, match="more than 1000 bytes"):
-        client.ask("GET", "subjects")
+    with pytest.raises(RegistryUnreachable, match="longer than 1000 bytes"):
+        RegistryClient(server.url, answer_bytes_max=1_000).ask("GET", "subjects")
     with pytest.raises(RegistryRefused, match="longer than 1000 bytes"):
         of_spark(server).latest("s")
 
 
 def test_compressed_answer_is_not_decompressed(server: Hostile) -> None:
     server.says(gzip.compress(json.dumps(["x" * 1_000_000]).encode()), header="Content-Encoding: gzip\r\n")
-    with RegistryClient(server.url) as client, pytest.raises(RegistryUnreachable, match="not with JSON"):
-        client.ask("GET", "subjects")
+    with pytest.raises(RegistryUnreachable, match="not with JSON"):
+        RegistryClient(server.url).ask("GET", "subjects")
     assert b"accept-encoding: identity" in server.asked[-1].lower()
 
 
 def test_answer_that_nests_too_deep_is_refused(server: Hostile) -> None:
     server.says(b"[" * 100_000)
-    with RegistryClient(server.url) as client, pytest.raises(RegistryUnreachable, match="not with JSON"):
-        client.ask("GET", "subjects")
-    with pytest.raises(RegistryRefused, match="is this a schema registry"):
+    with pytest.raises(RegistryUnreachable, match="not with JSON"):
+        RegistryClient(server.url).ask("GET", "subjects")
+    with pytest.raises(RegistryRefused, match="is it a registry"):
         of_spark(server).latest("s")
 
 
-def test_answer_that_comes_byte_by_byte_ends_after_a_while(server: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "_ANSWER_S", 0.3)
+def test_answer_that_comes_byte_by_byte_ends_after_a_while(server: Hostile) -> None:
     server.drips = True
     server.says(b"", length=1_000_000)
     began_s = time.monotonic()
-    with RegistryClient(server.url) as client, pytest.raises(RegistryUnreachable, match="its whole answer within 0"):
-        client.ask("GET", "subjects")
+    with pytest.raises(RegistryUnreachable, match=r"no whole answer within 0\.3 s"):
+        RegistryClient(server.url, timeout_ms=100).ask("GET", "subjects")
     with pytest.raises(RegistryUnavailable, match="no whole answer"):
         of_spark(server).latest("s")
     assert time.monotonic() - began_s < 30

@@ -29,3 +29,4 @@ LOAD = "a coordinator loads 256 KiB at a time, so that other requests do not wai
 ACKS = "an offset is committed when the whole ISR has it"
 TIMERS = "each transaction has its own timer"
 ON_DEMAND = "a token is renewed when a connection next needs it, not by a thread"
+NO_BUFFER = "each batch gets a buffer of its own"

@@ -8,22 +8,18 @@ Owner: the event loop; threads ask the registry.
 import asyncio
 import base64
 import itertools
-import json
 import logging
-import ssl
 from collections.abc import Callable, Collection
-from functools import cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 from barnabas.base.clock import Clock
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.log_config import RECORD_NAME, TOPIC_NAME
-from barnabas.base.errors import BarnabasError, Malformed
+from barnabas.base.errors import BarnabasError, ConfigError, Malformed
 from barnabas.base.recent import Recent
 from barnabas.broker.features.schema_checks.names import AVRO, PROTOBUF, message_names, record_names
 from barnabas.broker.runtime.tasks import Spawn
-from barnabas.client.web import WebFailed, load
+from barnabas.client.registry import SCHEMA_BYTES_MAX, RegistryClient, RegistryError, RegistryRefused
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +33,6 @@ UNREACHABLE_S: Final = 1.0
 _TIMEOUT_MS: Final = 5_000
 #: Limit for a whole answer, because a registry could send it byte by byte.
 _ANSWER_S: Final = 15.0
-#: A schema of 1 MiB, as JSON within JSON.
-_ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 #: Limit for all topics together. Only registered ids are counted, so normal use stays below it.
 KNOWN_MAX: Final = 100_000
 UNKNOWN_MAX: Final = 10_000
@@ -201,28 +195,29 @@ class SchemaIds:
 
 def _look_up(config: BrokerConfig, subjects: Subjects, schema_id: int) -> bool:
     """Blocks; runs on a thread."""
-    found = _get(config, f"schemas/ids/{schema_id}/subjects")
+    registry = _registry(config)
+    found = _get(registry, "schemas", "ids", schema_id, "subjects")
     if found is None:
         return False
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise Unreachable("the schema registry's answer is not a list of subjects")
     names: set[str] = set()
     if subjects.strategy != TOPIC_NAME:
-        names = _names(config, schema_id)
+        names = _names(registry, schema_id)
     wanted = subjects.named(names)
     return not wanted.isdisjoint(found) or any(
-        alias in found for subject in sorted(wanted) if (alias := _alias(config, subject))
+        alias in found for subject in sorted(wanted) if (alias := _alias(registry, subject))
     )
 
 
-def _names(config: BrokerConfig, schema_id: int) -> set[str]:
-    schema = _get(config, f"schemas/ids/{schema_id}")
+def _names(registry: RegistryClient, schema_id: int) -> set[str]:
+    schema = _get(registry, "schemas", "ids", schema_id)
     if not isinstance(schema, dict):
         return set()
     schema_type = str(schema.get("schemaType") or AVRO)
     if schema_type != PROTOBUF:
         return record_names(schema_type, str(schema.get("schema")))
-    schema = _get(config, f"schemas/ids/{schema_id}?format=serialized")
+    schema = _get(registry, "schemas", "ids", schema_id, format="serialized")
     if not isinstance(schema, dict):
         return set()
     try:
@@ -231,60 +226,35 @@ def _names(config: BrokerConfig, schema_id: int) -> set[str]:
         raise Unreachable(f"cannot parse the schema registry's form of Protobuf schema {schema_id}: {error}") from None
 
 
-def _alias(config: BrokerConfig, subject: str) -> str | None:
-    settings = _get(config, f"config/{quote(subject, safe='', errors='replace')}")
+def _alias(registry: RegistryClient, subject: str) -> str | None:
+    settings = _get(registry, "config", subject)
     return settings.get("alias") if isinstance(settings, dict) else None
 
 
-def _get(config: BrokerConfig, path: str) -> Any:
-    """Return the JSON of an answer; None if the registry says that the item does not exist."""
-    urls = config.barnabas_schema_registry_url
-    reasons = [] if urls else ["barnabas.schema.registry.url is not set on this broker"]
-    for url in urls:
-        try:
-            document = load(
-                f"{url.rstrip('/')}/{path}",
-                headers=_headers(config),
-                timeout_ms=_TIMEOUT_MS,
-                tls=_context(config.barnabas_schema_registry_ssl_ca_location),
-                bytes_max=_ANSWER_BYTES_MAX,
-            )
-            return json.loads(document)
-        except WebFailed as error:
-            if _error_code(error.document) in _NOT_FOUND:
-                return None
-            reasons.append(str(error))
-        except (ValueError, RecursionError):
-            reasons.append(f"{url} does not answer with JSON: is it a schema registry?")
-    raise Unreachable("; ".join(reasons))
-
-
-@cache
-def _context(path: str | None) -> ssl.SSLContext | None:
-    if path is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=path)
-    except OSError as error:
-        raise Unreachable(f"barnabas.schema.registry.ssl.ca.location={path}: {error}") from None
-
-
-def _headers(config: BrokerConfig) -> dict[str, str]:
-    accept = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-    token, user = (
-        config.barnabas_schema_registry_bearer_auth_token,
+def _registry(config: BrokerConfig) -> RegistryClient:
+    user, token = (
         config.barnabas_schema_registry_basic_auth_user_info,
+        config.barnabas_schema_registry_bearer_auth_token,
     )
-    if token is not None:
-        return accept | {"Authorization": f"Bearer {token.value}"}
-    if user is not None:
-        return accept | {"Authorization": f"Basic {base64.b64encode(user.value.encode()).decode()}"}
-    return accept
+    if not config.barnabas_schema_registry_url:
+        raise Unreachable("barnabas.schema.registry.url is not set on this broker")
+    return RegistryClient(
+        ",".join(config.barnabas_schema_registry_url),
+        user=user.value if user is not None else None,
+        token=token.value if token is not None else None,
+        ca=config.barnabas_schema_registry_ssl_ca_location,
+        timeout_ms=_TIMEOUT_MS,
+        answer_bytes_max=SCHEMA_BYTES_MAX,
+    )
 
 
-def _error_code(document: bytes) -> int | None:
+def _get(registry: RegistryClient, *path: object, **query: object) -> Any:
+    """Return the JSON of an answer; None if the registry says that the item does not exist."""
     try:
-        answer = json.loads(document)
-    except (ValueError, RecursionError):
-        return None
-    return answer.get("error_code") if isinstance(answer, dict) else None
+        return registry.ask("GET", *path, **query)
+    except RegistryRefused as error:
+        if error.code in _NOT_FOUND:
+            return None
+        raise Unreachable(f"{error.request}: {error}") from None
+    except (RegistryError, ConfigError) as error:
+        raise Unreachable(str(error)) from None

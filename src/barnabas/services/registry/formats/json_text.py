@@ -4,21 +4,19 @@ Confluent's registry stores what Jackson writes, and clients compare the text. S
 are Jackson's.
 """
 
-import json
 import math
 import re
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from barnabas.base import json_reader
 from barnabas.base.java_text import java_double
-from barnabas.services.registry.formats.limits import DEPTH_MAX, SchemaError
+from barnabas.services.registry.formats.limits import SchemaError
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | Decimal | bool | None
 
 #: As many digits of an integer as Python converts.
 _NUMBER_CHARS_MAX: Final = 4_300
-#: A string or a comment that never ends is one token up to the end, so that nothing is scanned twice.
-_TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|/\*.*?(?:\*/|\Z)|//[^\n]*|[\[{\]}]', re.DOTALL)
 _ESCAPED = re.compile(r'[\x00-\x1f"\\]')
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -30,13 +28,10 @@ def loads(text: str, *, comments: bool = False, decimals: bool = False) -> Json:
     """
     if comments:
         text = _without_comments(text)
-    _check_depth(text)
     try:
-        value: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=_decimal if decimals else _finite)
-    except SchemaError:
-        raise
-    except ValueError as error:  # also for an integer with more digits than Python converts
-        raise SchemaError(f"not JSON: {error}") from None
+        value: Json = json_reader.read(text, parse_float=_decimal) if decimals else json_reader.read(text)
+    except json_reader.BadJson as error:
+        raise SchemaError(str(error)) from None
     return value
 
 
@@ -109,38 +104,13 @@ def _escape(match: re.Match[str]) -> str:
 def _without_comments(text: str) -> str:
     if "/*" not in text and "//" not in text:
         return text
-    return _TOKENS.sub(lambda match: " " if match[0][0] == "/" else match[0], text)
-
-
-def _check_depth(text: str) -> None:
-    """Check the depth before parsing: the parser recurses and must not see a text of a million brackets."""
-    if text.count("[") + text.count("{") <= DEPTH_MAX:
-        return
-    depth = 0
-    for match in _TOKENS.finditer(text):
-        if match[0] in "[{":
-            depth += 1
-            if depth > DEPTH_MAX:
-                raise SchemaError(f"JSON nested more than {DEPTH_MAX} deep, which is the limit")
-        elif match[0] in "]}":
-            depth -= 1
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise SchemaError(f"not JSON: {name} is not a number")
+    return json_reader.TOKENS.sub(lambda match: " " if match[0][0] == "/" else match[0], text)
 
 
 def _decimal(text: str) -> Decimal:
     if len(text) > _NUMBER_CHARS_MAX:
-        raise SchemaError(f"a number has {len(text)} characters; {_NUMBER_CHARS_MAX} is the limit")
+        raise json_reader.BadJson(f"a number has {len(text)} characters; {_NUMBER_CHARS_MAX} is the limit")
     try:
         return Decimal(text)
     except InvalidOperation:  # an exponent that Python cannot represent
-        raise SchemaError(f"the number {text[:40]} is out of range") from None
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise SchemaError(f"the number {text[:40]} is out of range")
-    return number
+        raise json_reader.BadJson(f"the number {text[:40]} is out of range") from None

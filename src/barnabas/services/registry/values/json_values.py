@@ -4,16 +4,15 @@ import json
 import math
 from typing import Any
 
-from barnabas.services.registry.formats import json_text
-from barnabas.services.registry.formats.limits import SchemaError
+from barnabas.base import json_reader
 from barnabas.services.registry.values.bounds import Unreadable
 
 
 def read(data: bytes | str) -> Any:
     """:raises Unreadable: if it is not JSON (NaN is not), is nested too deeply, or has a number that Python cannot hold."""
     try:
-        return json_text.loads(data.decode() if isinstance(data, bytes) else data)
-    except (SchemaError, UnicodeDecodeError) as error:
+        return json_reader.read(data)
+    except json_reader.BadJson as error:
         raise Unreadable(str(error)) from None
 
 

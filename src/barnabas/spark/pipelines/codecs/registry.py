@@ -1,4 +1,4 @@
-"""A client of the schema registry's REST API (Confluent's, and those that speak it), as much as codecs need.
+"""The schemas of a registry, as much as codecs need.
 
 A registry is plain settings, so it travels to executors. Schemas never change under their id: each process fetches one once.
 If a registry does not answer, that says nothing about the records: the client asks again, and then the batch fails
@@ -6,28 +6,20 @@ If a registry does not answer, that says nothing about the records: the client a
 bad record (`UnknownSchema`).
 """
 
-import base64
-import json
-import ssl
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Self, TypeAlias
-from urllib.parse import quote, urlsplit
 
-from barnabas.client.web import WebFailed, load
+from barnabas.base.backoff import Backoff
+from barnabas.base.errors import ConfigError
+from barnabas.client import registry
+from barnabas.client.registry import SCHEMA_BYTES_MAX, RegistryClient
 from barnabas.services.registry.references import BadReferences, imports
-from barnabas.services.registry.values import json_values
-
-MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 _SCHEMAS_CACHED: Final = 1000  # as many as Confluent's serializers keep per subject
-_NOT_FOUND: Final = 404
-#: Room for a schema of a megabyte, as JSON within JSON.
-_ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-#: NOT_FOUND is retried if a proxy in front of the registry sent it: it may have no registry to ask at the moment.
-_RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504, _NOT_FOUND})
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
@@ -82,33 +74,28 @@ class SchemaRegistry:
     backoff_ms: int = 200
 
     def __post_init__(self) -> None:
-        if not self.urls:
-            raise ValueError("schema.registry.url is empty")
-        for url in self.urls:
-            if urlsplit(url).scheme not in ("http", "https"):
-                raise ValueError(f"schema.registry.url: {url!r} is not valid: use http or https")
+        try:
+            _ = self._client
+        except ConfigError as error:
+            raise ValueError(f"schema.registry.url: {error}") from None
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:
         """Make a client from settings with the names of Confluent's clients."""
         names = {
             "schema.registry.url": "url",
-            "basic.auth.user.info": "user_info",
-            "schema.registry.basic.auth.user.info": "user_info",
-            "bearer.auth.token": "token",
-            "ssl.ca.location": "ca_location",
-            "ssl.certificate.location": "certificate_location",
-            "ssl.key.location": "key_location",
+            registry.USER_INFO: "user_info",
+            f"schema.registry.{registry.USER_INFO}": "user_info",
+            registry.TOKEN: "token",
+            registry.CA: "ca_location",
+            registry.CERTIFICATE: "certificate_location",
+            registry.KEY: "key_location",
         }
         known = {names[name]: value for name, value in config.items() if name in names}
         if "url" not in known:
             raise ValueError("schema.registry.url is missing")
         timeout_ms = int(config.get("request.timeout.ms", cls.timeout_ms))
         return cls(**known, timeout_ms=timeout_ms)  # type: ignore[arg-type]
-
-    @property
-    def urls(self) -> list[str]:
-        return [url.strip().rstrip("/") for url in self.url.split(",") if url.strip()]
 
     def schema(self, schema_id: int) -> RegisteredSchema:
         """Return the schema of an id, from this process's memory if it was asked for before."""
@@ -119,7 +106,7 @@ class SchemaRegistry:
 
     def newest(self, subject: str) -> tuple[int, RegisteredSchema]:
         """Return a subject's newest schema, with its id."""
-        answer = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+        answer = self._ask("GET", "subjects", subject, "versions", "latest")
         schema_id = answer.get("id")
         if not isinstance(schema_id, int):
             raise RegistryRefused(f"subject {subject!r}: the registry answered without an id: {answer}")
@@ -143,84 +130,64 @@ class SchemaRegistry:
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
         """Register the schema and return its id. To register it again changes nothing."""
-        return self._number_of("id", subject, "/versions", schema)
+        return self._number_of("id", schema, "subjects", subject, "versions")
 
     def version_of(self, subject: str, schema: RegisteredSchema) -> int:
         """Return the version under which a subject has this schema."""
-        return self._number_of("version", subject, "", schema)
+        return self._number_of("version", schema, "subjects", subject)
 
-    def _number_of(self, what: str, subject: str, below: str, schema: RegisteredSchema) -> int:
-        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}{below}", _body(schema))
+    def _number_of(self, what: str, schema: RegisteredSchema, *path: str) -> int:
+        answer = self._ask("POST", *path, body=_body(schema))
         found = answer.get(what)
         if not isinstance(found, int):
-            raise RegistryRefused(f"subject {subject!r}: the registry answered without {what}: {answer}")
+            raise RegistryRefused(f"subject {path[1]!r}: the registry answered without {what}: {answer}")
         return found
 
-    def _call(self, method: str, path: str, body: Mapping[str, Json] | None = None) -> dict[str, Json]:
-        failures: list[str] = []
-        for attempt in range(self.retries + 1):
-            if attempt:
-                time.sleep(self.backoff_ms / 1000 * 2 ** (attempt - 1))
-            for url in self.urls:
-                try:
-                    return self._ask(method, url + path, body)
-                except WebFailed as error:
-                    if error.status is None and error.is_final:
-                        raise RegistryRefused(f"{method} {error}") from None
-                    if error.status is None:
-                        failures.append(f"{method} {url}{path}: {error}")
-                        continue
-                    failure = f"{method} {url}{path}: {error.status} {_message(error.document)}"
-                    if error.status == _NOT_FOUND and _is_not_known(error.document):
-                        raise UnknownSchema(failure) from None
-                    if error.status not in _RETRIED:
-                        raise RegistryRefused(failure) from None
-                    failures.append(failure)
-        raise RegistryUnavailable(f"asked {self.retries + 1} times; {failures[-1]}")
-
-    def _ask(self, method: str, url: str, body: Mapping[str, Json] | None) -> dict[str, Json]:
-        headers = {"Accept": f"{MEDIA_TYPE}, application/json"}
-        data = None
-        if body is not None:
-            headers["Content-Type"] = MEDIA_TYPE
-            data = json.dumps(body).encode()
-        if self.user_info is not None:
-            headers["Authorization"] = "Basic " + base64.b64encode(self.user_info.encode()).decode()
-        elif self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
-        text = load(
-            url,
-            body=data,
-            headers=headers,
+    @property
+    def _client(self) -> RegistryClient:
+        return RegistryClient(
+            self.url,
+            user=self.user_info,
+            token=self.token,
+            ca=self.ca_location,
+            certificate=self.certificate_location,
+            key=self.key_location,
             timeout_ms=self.timeout_ms,
-            tls=self._tls(url),
-            bytes_max=_ANSWER_BYTES_MAX,
+            answer_bytes_max=SCHEMA_BYTES_MAX,
+            may_repeat=True,  # to register a schema again changes nothing
         )
-        try:
-            answer = json_values.read(text)
-        except ValueError:
-            answer = None
+
+    def _ask(self, method: str, *path: object, body: Mapping[str, Json] | None = None) -> dict[str, Json]:
+        client, backoff = self._client, Backoff(self.backoff_ms / 1000, math.inf)
+        while True:
+            try:
+                answer = client.ask(method, *path, body=body)
+                break
+            except registry.RegistryError as error:
+                failure = f"{error.request}: {error.status or ''} {error.reason}".replace(":  ", ": ")
+                if isinstance(error, registry.RegistryRefused) and error.is_unknown:
+                    raise UnknownSchema(failure) from None
+                if not error.is_transient:
+                    raise RegistryRefused(failure) from None
+                if backoff.failures == self.retries:
+                    raise RegistryUnavailable(f"asked {self.retries + 1} times; {failure}") from None
+                time.sleep(backoff.failed())
         if not isinstance(answer, dict):
-            raise RegistryRefused(f"{method} {url}: the answer is not a JSON object; is this a schema registry?")
+            raise RegistryRefused(
+                f"{method} {self.url}/{'/'.join(map(str, path))}: the answer is not a JSON object; "
+                "is this a schema registry?"
+            )
         return answer
 
-    def _tls(self, url: str) -> ssl.SSLContext | None:
-        if not url.startswith("https:"):
-            return None
-        context = ssl.create_default_context(cafile=self.ca_location)
-        if self.certificate_location is not None:
-            context.load_cert_chain(self.certificate_location, self.key_location)
-        return context
+
+@lru_cache(maxsize=_SCHEMAS_CACHED)
+def _schema(of: SchemaRegistry, schema_id: int) -> RegisteredSchema:
+    return _registered(of._ask("GET", "schemas", "ids", schema_id))
 
 
 @lru_cache(maxsize=_SCHEMAS_CACHED)
-def _schema(registry: SchemaRegistry, schema_id: int) -> RegisteredSchema:
-    return _registered(registry._call("GET", f"/schemas/ids/{schema_id}"))
-
-
-@lru_cache(maxsize=_SCHEMAS_CACHED)
-def _version(registry: SchemaRegistry, subject: str, version: int) -> RegisteredSchema:
-    return _registered(registry._call("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}"))
+def _version(of: SchemaRegistry, subject: str, version: int) -> RegisteredSchema:
+    return _registered(of._ask("GET", "subjects", subject, "versions", version))
 
 
 def _registered(answer: Mapping[str, Json]) -> RegisteredSchema:
@@ -246,19 +213,3 @@ def _body(schema: RegisteredSchema) -> dict[str, Json]:
             {"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references
         ]
     return body
-
-
-def _is_not_known(body: bytes) -> bool:
-    """Whether the registry itself says so, by a code of its own (40401, 40402, 40403), and not a proxy in front of it, or a
-    server that is not a registry."""
-    try:
-        return int(json_values.read(body)["error_code"]) // 100 == _NOT_FOUND
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
-def _message(body: bytes) -> str:
-    try:
-        return str(json_values.read(body)["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace")

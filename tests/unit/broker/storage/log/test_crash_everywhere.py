@@ -154,6 +154,7 @@ class Replacement(Scenario):
                 if wanted(number):
                     new.append(
                         segment.batch_bytes(position, header.size_bytes),
+                        first_offset=header.base_offset,
                         last_offset=header.last_offset,
                         max_timestamp=header.max_timestamp,
                         offset_of_max=header.last_offset,

@@ -276,6 +276,7 @@ def test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again(tmp_
     [first] = [(position, header) for position, header in old[0].headers(0) if header.base_offset == 0]
     new.append(
         old[0].batch_bytes(first[0], first[1].size_bytes),
+        first_offset=first[1].base_offset,
         last_offset=first[1].last_offset,
         max_timestamp=first[1].max_timestamp,
         offset_of_max=first[1].last_offset,

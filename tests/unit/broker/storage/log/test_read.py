@@ -11,6 +11,7 @@ import pytest
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.segment import TAIL_MAX, Segment
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import CRC_AT, MAX_TIMESTAMP_AT, compute_crc, iter_batches
 from tests.unit.broker.storage.log.log_support import NOW_MS, Partition, QuickDisk, batch, contents
@@ -340,3 +341,55 @@ def test_timestamp_deep_in_a_large_batch_is_found_exactly(tmp_path: Path) -> Non
     partition.log.append_as_leader(batch([b"v"] * 40_000), leader_epoch=0, now_ms=NOW_MS)
     found = partition.log.offset_for_timestamp(NOW_MS + 39_000)
     assert found is not None and found.offset == 39_000
+
+
+def test_reads_at_the_tail_find_what_the_index_finds(tmp_path: Path) -> None:
+    """Whatever the position comes from: the latest appends, or the index."""
+    partition = Partition(tmp_path, LogConfig(segment_bytes=1 << 20, index_interval_bytes=100))
+    for number in range(30):
+        partition.append(*[b"x" * (number * 7 % 50)] * (1 + number % 3))
+    log = partition.log
+    end = log.log_end_offset
+    tail = log.segments.active.tail
+    assert len(tail) > 3
+    kept = dict(tail)
+    for offset in kept:
+        for bound in (offset + 1, offset + 2, end - 1, end):
+            for max_bytes in (1, 100, 1 << 20):
+                tail.update(kept)
+                quick = log.read(offset, max_bytes=max_bytes, max_offset=bound)
+                tail.clear()
+                slow = log.read(offset, max_bytes=max_bytes, max_offset=bound)
+                assert quick._replace(ranges=[]) == slow._replace(ranges=[])
+                assert quick.read() == slow.read()
+
+
+def test_a_read_at_the_tail_reads_no_file(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition.append(b"a")
+    partition.append(b"b")
+
+    def find(segment: Segment, offset: int) -> None:
+        raise AssertionError(f"the index was asked for {offset}")
+
+    monkeypatch.setattr(Segment, "find", find)
+    assert bases(partition.log, 1) == [1]
+    assert bases(partition.log, 0, max_offset=1) == [0]
+
+
+def test_positions_of_truncated_appends_are_forgotten(partition: Partition) -> None:
+    for size in (10, 20, 30):
+        partition.append(b"x" * size)
+    partition.log.truncate_to(1)
+    partition.append(b"a" * 200, b"b" * 200)
+    partition.append(b"c")
+    assert bases(partition.log, 1) == [1, 3]
+    assert bases(partition.log, 2) == [1, 3]
+    assert bases(partition.log, 3) == [3]
+
+
+def test_the_positions_that_a_segment_remembers_are_bounded(tmp_path: Path) -> None:
+    partition = Partition(tmp_path, LogConfig(segment_bytes=1 << 20))
+    for _ in range(2 * TAIL_MAX + 5):
+        partition.append(b"x")
+    assert len(partition.log.segments.active.tail) <= TAIL_MAX
+    assert bases(partition.log, 2 * TAIL_MAX + 4) == [2 * TAIL_MAX + 4]

@@ -638,6 +638,7 @@ def test_cleaned_segments_take_the_place_of_old_ones(tmp_path: Path) -> None:
             if header.base_offset % 8 == 0:
                 new.append(
                     segment.batch_bytes(position, header.size_bytes),
+                    first_offset=header.base_offset,
                     last_offset=header.last_offset,
                     max_timestamp=header.max_timestamp,
                     offset_of_max=header.last_offset,
