@@ -81,6 +81,7 @@ def found() -> dict[str, set[str]]:
 
 
 OURS: Final = "bytes that this process, or one of its own on this machine, wrote"
+SIMULATED: Final = "the simulated network of a test: no socket is opened"
 OWNER: Final = "files and options of the user that starts the program: this user may do worse"
 CLIENT: Final = (
     "answers: client.config.DEFAULT_RESPONSE_BYTES_MAX, generated readers that check counts, request.timeout.ms"
@@ -403,6 +404,16 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "testing/faults.py": {
         "connect": OURS,
         "json.loads": OURS,
+    },
+    "testing/simulation/loop.py": {
+        "connect": SIMULATED,
+    },
+    "testing/simulation/network.py": {
+        "listen": SIMULATED,
+    },
+    "testing/simulation/zookeeper.py": {
+        "create_connection": SIMULATED,
+        "import kazoo": SIMULATED,
     },
     "wire/auth/authority.py": {
         "import cryptography.x509": OURS,

@@ -19,7 +19,7 @@ async def ask(port: int, request: bytes = GET) -> bytes:
         return await reader.read()
 
 
-def test_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_keep_no_client_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else some connections that send nothing would fail the broker's health check, and an orchestrator would end it."""
     monkeypatch.setattr(metrics_http, "CONNECTIONS_MAX", 5)
 
