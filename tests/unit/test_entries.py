@@ -118,7 +118,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "connect_accepted_socket": "the same; AUTHENTICATION_TIMEOUT_S for handshakes",
     },
     "broker/server/metrics_http.py": {
-        "start_server": "CONNECTIONS_MAX at once, the oldest goes; REQUEST_BYTES_MAX for the head, REQUEST_TIMEOUT_S for all of a connection",
+        "start_server": "CONNECTIONS_MAX at once, REQUEST_BYTES_MAX for the head, REQUEST_TIMEOUT_S for all of it",
     },
     "broker/features/schema_checks/names.py": {
         "json.loads": "schemas out of such an answer: RecursionError is taken for no names",

@@ -250,8 +250,8 @@ class Watched:
             found = self._require_published(connection)
         if oid not in (None, found):
             raise DatabaseError(
-                f"{self.database.name}: {self.table} is another table than before: it was dropped or renamed, and created again. "
-                "Changes between the two are lost. Start again, with a new checkpoint and slot"
+                f"{self.database.name}: {self.table} is another table than before: it was dropped or renamed, and created "
+                "again. Changes between the two are lost. Start again, with a new checkpoint and slot"
             )
         return found
 
@@ -296,8 +296,8 @@ class Watched:
         if not found:
             raise DatabaseError(
                 f"{self.database.name}: publication {self.publication} does not have table {self.table}: "
-                f"ALTER PUBLICATION {self.publication} ADD TABLE {self.table}. If the table was dropped or renamed, and created "
-                "again, its changes since then are lost: start again, with a new checkpoint and slot"
+                f"ALTER PUBLICATION {self.publication} ADD TABLE {self.table}. If the table was dropped or renamed, and "
+                "created again, its changes since then are lost: start again, with a new checkpoint and slot"
             )
         [table] = found
         if missing := [kind for kind in ("insert", "update", "delete") if not table[f"pub{kind}"]]:
