@@ -256,8 +256,9 @@ def test_group_that_keeps_up_with_its_producers_is_not_held_back(
         produce(cluster, name, [{"value": "v"}] * 5)
         committed(cluster, group, name, {0: 5 * number - 1})
         # The last stable offset that the console saw a moment ago: by now the group has read beyond it.
-        for key in [key for key in kept if isinstance(key, tuple) and key[0] != "group" and group in key]:
-            kept[key].at_s += DEADLINE_S
+        for key, answer in kept.items():
+            if isinstance(key, tuple) and key[0] != "group" and group in key:
+                answer.at_s += DEADLINE_S
         answer = eventually(
             lambda: console.get(f"/api/groups/{group}"), lambda a: isinstance(a, dict) and a["lag"] == 1
         )

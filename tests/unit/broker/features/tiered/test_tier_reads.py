@@ -21,6 +21,7 @@ from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.reads import FetchParams, PartitionRead
 from barnabas.broker.replication.state import PartitionLeadership
+from barnabas.broker.runtime.timers import SLOT_MS
 from barnabas.wire.record_batch import iter_batches
 from tests.manual_time import ManualClock, ManualTimers
 from tests.unit.broker.features.tiered.tier_support import CONFIG, Tier
@@ -153,7 +154,7 @@ async def test_slow_store_delays_no_other_fetch_and_the_next_fetch_gets_the_late
     world.answers.pop()[0].release()
     world.timers.advance_ms(499)
     assert not world.answers
-    world.timers.advance_ms(1)
+    world.timers.advance_ms(1 + SLOT_MS)
     read = world.answers.pop()[0]
     assert (read.error, read.size_bytes) == (ErrorCode.NONE, 0), "no error: it asks again"
     assert world.reads._expired.value == 1
@@ -233,7 +234,7 @@ async def test_more_reads_than_may_be_pending_are_answered_empty(tmp_path: Path)
     world.tier.store.gate.set()
     await world.tier.settled()
     assert len(world.answers) == 1
-    world.timers.advance_ms(500)
+    world.timers.advance_ms(500 + SLOT_MS)
     assert [(reads[0].error, bool(reads[0].size_bytes)) for reads in world.answers] == [(0, True), (0, False)]
     world.answers[0][0].release()
 
@@ -245,7 +246,7 @@ async def test_store_that_is_away_is_an_error_when_the_time_is_up(tmp_path: Path
     world.fetch(0)
     await world.tier.settled()
     assert not world.answers
-    world.timers.advance_ms(500)
+    world.timers.advance_ms(500 + SLOT_MS)
     assert world.answers[0][0].error is ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -256,7 +257,7 @@ async def test_offset_is_not_out_of_range_while_the_tier_is_unknown(tmp_path: Pa
     world.fetch(0)
     await world.tier.settled()
     assert not world.answers
-    world.timers.advance_ms(500)
+    world.timers.advance_ms(500 + SLOT_MS)
     assert (world.answers[0][0].error, world.answers[0][0].size_bytes) == (ErrorCode.NONE, 0)
 
 
