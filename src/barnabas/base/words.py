@@ -149,3 +149,5 @@ SECURITY_PROTOCOLS: Final = tuple(each.name for each in SecurityProtocol)
 
 #: Kafka 4's name of KIP-890's feature: at level 2 the epoch rises with every transaction.
 TRANSACTION_VERSION: Final = "transaction.version"
+#: Kafka 4's name of the feature of share groups (KIP-932).
+SHARE_VERSION: Final = "share.version"

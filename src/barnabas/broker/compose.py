@@ -20,6 +20,7 @@ from barnabas.base.config.usage import broker_notices, volatile_log_dirs
 from barnabas.base.errors import BrokenInvariant
 from barnabas.base.ids import TopicPartition, format_uuid
 from barnabas.base.metrics.registry import Registry
+from barnabas.base.words import SHARE_VERSION
 from barnabas.broker import features
 from barnabas.broker.api.produce import ProduceApi
 from barnabas.broker.parts import coordinators, gauges
@@ -422,6 +423,7 @@ class Broker:
             authorizer=self.security.authorizer,
             quotas=self.quotas.clients,
             leader_throttle=self.replication.throttles.leader,
+            share_groups_on=lambda: self.features.level(SHARE_VERSION) >= 1,
         )
 
     def _assemble_coordinators(self) -> None:

@@ -13,7 +13,7 @@ from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import BrokerEpoch, BrokerId
 from barnabas.base.metrics.registry import Registry
-from barnabas.base.words import AclOperation, AclResourceType
+from barnabas.base.words import SHARE_VERSION, AclOperation, AclResourceType
 from barnabas.broker.replication.fetch_session_cache import FetchSessionCache
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.manager import ReplicaManager
@@ -55,6 +55,8 @@ class BrokerContext:
     leader_throttle: ReplicationThrottle | None = None
     #: Returns the link that mirrors a topic into this cluster; None: the topic is not a mirror.
     link_of: Callable[[str], str | None] = field(default=lambda topic: None)
+    #: Returns whether share groups (KIP-932) are on: every live broker has them. It changes when brokers come or go.
+    share_groups_on: Callable[[], bool] = field(default=lambda: False)
     #: Records denied requests; None: there is no audit log.
     audit: Audit | None = None
     #: Set by the composition root once the coordinators exist.
@@ -83,6 +85,10 @@ class BrokerContext:
         audited."""
         channel = call.channel
         return self.authorizer.allows(channel.principal, channel.peer_host, operation, resource, name)
+
+    def require_share_groups(self) -> None:
+        if not self.share_groups_on():
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"Share groups are off: not every broker has {SHARE_VERSION}.")
 
     def require_cluster(self, call: Call, operation: AclOperation) -> None:
         if not self.allows(call, operation, AclResourceType.CLUSTER, CLUSTER_NAME):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from barnabas.base.errors import Malformed
-from barnabas.base.words import TRANSACTION_VERSION
+from barnabas.base.words import SHARE_VERSION, TRANSACTION_VERSION
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import Get, GetChildren, Operation, ZkCode
 from barnabas.broker.zookeeper_client.session import SessionState, ZooKeeperSession
@@ -28,6 +28,7 @@ LINK_VERSION: Final = "barnabas.link"
 ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
+    SHARE_VERSION: (0, 1),
     LINK_VERSION: (0, 1),
 }
 
@@ -44,6 +45,8 @@ class ClusterFeatures:
         #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
+        #: Brokers without share groups, as logged last.
+        self._without_share_groups: frozenset[int] = frozenset()
         #: Epoch of each broker's registration when it was last read.
         self._broker_epochs: Mapping[int, int] = {}
         #: Called with the brokers that have registered again since the last look.
@@ -80,15 +83,16 @@ class ClusterFeatures:
         reads: list[Operation] = [Get(paths.broker_id(int(name))) for name in names]
         results = (await self._session.batch(reads)).results
         epoch = listed.stat.pzxid
-        announced: list[Mapping[str, tuple[int, int]]] = []
+        announced: dict[int, Mapping[str, tuple[int, int]]] = {}
         for name, result in zip(names, results, strict=True):
             if result.code is ZkCode.NO_NODE or (result.stat is not None and result.stat.czxid > epoch):
                 return False
-            announced.append(_announced(int(name), result.data))
+            announced[int(name)] = _announced(int(name), result.data)
         if epoch > self.epoch:
-            levels = common_levels(announced)
+            levels = common_levels(list(announced.values()))
             if levels != self._levels:
                 log.info("[features] every broker has: %s", levels or "none")
+            self._report_share_groups({broker for broker in announced if SHARE_VERSION not in announced[broker]})
             self._levels, self.epoch = levels, epoch
             before = self._broker_epochs
             now = {int(name): result.stat.czxid for name, result in zip(names, results, strict=True) if result.stat}
@@ -97,6 +101,21 @@ class ClusterFeatures:
             if returned := {broker for broker in now if now[broker] != before.get(broker, now[broker])}:
                 self.on_returned(returned)
         return True
+
+    def _report_share_groups(self, without: Collection[int]) -> None:
+        """Log it when share groups go off or on: librdkafka does not report the refusals to its user."""
+        if without == self._without_share_groups:
+            return
+        self._without_share_groups = frozenset(without)
+        if without:
+            log.warning(
+                "[features] share groups are off, and their requests are refused with UNSUPPORTED_VERSION: these brokers do "
+                "not have %s: %s; replace them by brokers of this release",
+                SHARE_VERSION,
+                ", ".join(map(str, sorted(without))),
+            )
+        else:
+            log.info("[features] share groups are on again: every broker has %s", SHARE_VERSION)
 
 
 def _announced(broker_id: int, data: bytes | None) -> Mapping[str, tuple[int, int]]:

@@ -163,6 +163,8 @@ class Looker:
             confusion=confusion,
             # Apache's brokers have no features as long as they use ZooKeeper.
             is_ours=bool(settings.get("zookeeper.connect")) and bool(connection.versions.supported_features),
+            features=frozenset(connection.versions.supported_features),
+            finalized=frozenset(name for name, (_, level) in connection.versions.finalized_features.items() if level),
             controller_id=controller_id,
             certificate_ends_ms=certificate_end_ms(connection.peer_certificate),
         )

@@ -61,6 +61,9 @@ class BrokerView:
     given: frozenset[str] = frozenset()
     #: Whether this is a barnabas broker, not Apache's.
     is_ours: bool = False
+    #: Names of the features that it has, and of those that the cluster agreed on.
+    features: frozenset[str] = frozenset()
+    finalized: frozenset[str] = frozenset()
     #: The error if another broker answers at its address; else empty.
     confusion: str = ""
     #: The broker that it names as controller; None if it was not asked.

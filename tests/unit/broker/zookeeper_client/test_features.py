@@ -1,10 +1,13 @@
 """Features of the cluster: every broker sees the same levels under the same epoch, and a later change has a higher one."""
 
 import asyncio
+import logging
 from collections.abc import Collection
 
+import pytest
+
 from barnabas.broker.zookeeper_client import paths
-from barnabas.broker.zookeeper_client.features import ANNOUNCED, TRANSACTION_VERSION, ClusterFeatures
+from barnabas.broker.zookeeper_client.features import ANNOUNCED, SHARE_VERSION, TRANSACTION_VERSION, ClusterFeatures
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.zk_errors import SessionExpired
 from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, Endpoint
@@ -75,6 +78,42 @@ async def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
         await put(zk, 3, is_ours=True)
         await features.refresh()
         assert returned == [{2}], "3 is new: no request waits for its former process"
+
+
+async def test_missing_share_groups_are_logged_once_per_change_with_the_brokers_that_lack_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="barnabas.broker.zookeeper_client.features")
+
+    def lines() -> list[tuple[str, str]]:
+        logged = [(each.levelname, each.getMessage()) for each in caplog.records if "share groups" in each.getMessage()]
+        caplog.clear()
+        return logged
+
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        features = ClusterFeatures(zk)
+        await put(zk, 1, is_ours=True)
+        await features.refresh()
+        assert features.level(SHARE_VERSION) == 1
+        assert lines() == [], "nothing was ever missing"
+        for broker_id in (12, 3):
+            await put(zk, broker_id, is_ours=False)
+        await features.refresh()
+        assert features.level(SHARE_VERSION) == 0
+        [(level, message)] = lines()
+        assert level == "WARNING"
+        assert "share.version: 3, 12; replace them" in message
+        await put(zk, 2, is_ours=True)
+        await features.refresh()
+        assert lines() == [], "the same brokers lack it"
+        await zk.delete(paths.broker_id(12))
+        await features.refresh()
+        [(level, message)] = lines()
+        assert level == "WARNING"
+        assert "share.version: 3; replace them" in message
+        await zk.delete(paths.broker_id(3))
+        await features.refresh()
+        assert lines() == [("INFO", "[features] share groups are on again: every broker has share.version")]
 
 
 async def test_foreign_child_of_broker_ids_has_no_features_and_stops_no_broker() -> None:

@@ -52,6 +52,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     settings.have_an_effect,
     settings.agree,
     versions.agree,
+    versions.serve_share_groups,
 )
 
 

@@ -1,5 +1,6 @@
-"""Versions of brokers. Pure."""
+"""Versions and features of brokers. Pure."""
 
+from barnabas.base.words import SHARE_VERSION
 from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.view import ClusterView
 
@@ -15,3 +16,19 @@ def agree(view: ClusterView) -> list[Finding]:
     advice = "finish the upgrade (compare with barnabas broker-api-versions)"
     means = "clients use the versions of the broker that they are connected to; new features stay off"
     return [Finding(Severity.WARNING, "versions-differ", "cluster", message, advice, means)]
+
+
+def serve_share_groups(view: ClusterView) -> list[Finding]:
+    """Report that brokers refuse share groups (KIP-932). A cluster without barnabas brokers need not have them."""
+    refusing = [id for id, each in view.brokers.items() if each.is_ours and SHARE_VERSION not in each.finalized]
+    if not refusing:
+        return []
+    without = [broker_id for broker_id, broker in view.brokers.items() if SHARE_VERSION not in broker.features]
+    unknown = [broker_id for broker_id in view.unreachable if broker_id not in view.brokers]
+    reasons = [f"{words}: {some(ids)}" for words, ids in (("not on", without), ("no answer from", unknown)) if ids]
+    message = f"share groups are refused, because not every broker has the feature {SHARE_VERSION}"
+    if reasons:
+        message += f" ({'; '.join(reasons)})"
+    advice = "replace the brokers that do not have it by barnabas brokers of the newest release"
+    means = "share consumers are refused with UNSUPPORTED_VERSION; those of librdkafka wait and report nothing"
+    return [Finding(Severity.WARNING, "share-groups-refused", "cluster", message, advice, means)]
