@@ -71,7 +71,7 @@ class Trouble:
     def _replica(self, process: BrokerProcess, tp: TopicPartition) -> Any:
         broker: Any = process.broker
         link = next(iter(broker.plugin(LinkPlugin).manager.links.values()), None)
-        return None if link is None or link.source is None else link.source.replicas.hosted.get(tp)
+        return None if link is None or link.source is None else link.source.replicas.get(tp)
 
 
 class CutMirrors(Trouble):

@@ -7,20 +7,17 @@ from barnabas.base.ids import TopicId, TopicPartition
 from barnabas.broker.controller.broker_machine import SHUTDOWN_STEP
 from barnabas.broker.controller.channel import Request
 from barnabas.broker.controller.effects import (
-    AllocateProducerIdsReply,
-    AlterPartitionReply,
-    ControlledShutdownReply,
-    ElectLeadersReply,
-    Failure,
     SendLeaderAndIsr,
     SendStopReplica,
 )
 from barnabas.broker.controller.events import (
     AllocateProducerIds,
     AlterPartition,
+    AlterPartitionReply,
     ControlledShutdown,
     ElectionType,
     ElectLeaders,
+    Failure,
     ProposedIsr,
     Timer,
     TimerFired,
@@ -32,6 +29,7 @@ from barnabas.broker.zookeeper_client.operations import Create, SetData
 from barnabas.broker.zookeeper_client.znodes import (
     LeaderAndIsr,
     LeaderRecoveryState,
+    ProducerIdBlock,
     encode_isr_change,
     encode_log_dir_event,
     encode_preferred_replica_election,
@@ -97,7 +95,7 @@ def test_proposed_isr_is_refused(isr: tuple[int, ...], changes: dict[str, int], 
 
 def test_broker_that_is_shutting_down_cannot_come_back_into_the_isr() -> None:
     cluster = with_orders()
-    cluster.call(lambda token: ControlledShutdown(token, 3, cluster.brokers[3].epoch))
+    cluster.call(ControlledShutdown(3, cluster.brokers[3].epoch))
     assert cluster.state(ORDERS).isr == (2, 1)
     assert cluster.alter_isr(ORDERS, (2, 1, 3)) is ErrorCode.INELIGIBLE_REPLICA
 
@@ -120,8 +118,8 @@ def test_replica_of_a_former_life_cannot_come_into_the_isr() -> None:
     def propose(epoch: int) -> LeaderAndIsr | ErrorCode:
         state = cluster.state(ORDERS)
         proposed = ProposedIsr(state.leader_epoch, (2, 1, 3), state.partition_epoch, isr_epochs=(epochs[2], -1, epoch))
-        reply = cluster.call(lambda token: AlterPartition(token, 2, epochs[2], {key: proposed}))
-        assert isinstance(reply, AlterPartitionReply)
+        reply = cluster.call(AlterPartition(2, epochs[2], {key: proposed}))
+        assert not isinstance(reply, Failure)
         return reply.partitions[key]
 
     assert propose(old) is ErrorCode.INELIGIBLE_REPLICA
@@ -130,19 +128,17 @@ def test_replica_of_a_former_life_cannot_come_into_the_isr() -> None:
 
 def test_leader_with_a_stale_broker_epoch_is_refused_as_a_whole() -> None:
     cluster = with_orders()
-    reply = cluster.call(lambda token: AlterPartition(token, 2, 0, {}))
+    reply = cluster.call(AlterPartition(2, 0, {}))
     assert reply == AlterPartitionReply(ErrorCode.STALE_BROKER_EPOCH)
-    reply = cluster.call(lambda token: AlterPartition(token, 77, 0, {}))
+    reply = cluster.call(AlterPartition(77, 0, {}))
     assert reply == AlterPartitionReply(ErrorCode.STALE_BROKER_EPOCH)
 
 
 def test_unknown_topic_id_is_answered_under_the_same_id() -> None:
     cluster = with_orders()
     key = (TopicId(bytes(15) + b"\xff"), 3)
-    reply = cluster.call(
-        lambda token: AlterPartition(token, 2, cluster.brokers[2].epoch, {key: ProposedIsr(0, (2,), 0)})
-    )
-    assert isinstance(reply, AlterPartitionReply)
+    reply = cluster.call(AlterPartition(2, cluster.brokers[2].epoch, {key: ProposedIsr(0, (2,), 0)}))
+    assert not isinstance(reply, Failure)
     assert reply.partitions == {key: ErrorCode.UNKNOWN_TOPIC_ID}
 
 
@@ -211,17 +207,17 @@ def test_unclean_election_that_is_allowed_later_happens_at_once() -> None:
 
 def test_unclean_election_by_hand_needs_no_setting() -> None:
     cluster = lost()
-    reply = cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.UNCLEAN))
-    assert reply == ElectLeadersReply({ORDERS: 3})
+    reply = cluster.call(ElectLeaders((ORDERS,), ElectionType.UNCLEAN))
+    assert reply == {ORDERS: 3}
     assert cluster.state(ORDERS).recovery is LeaderRecoveryState.RECOVERING
 
 
 def test_unclean_election_by_hand_without_any_live_replica_says_so() -> None:
     cluster = lost()
     cluster.kill(3)
-    reply = cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.UNCLEAN))
-    assert isinstance(reply, ElectLeadersReply)
-    failure = reply.partitions[ORDERS]
+    reply = cluster.call(ElectLeaders((ORDERS,), ElectionType.UNCLEAN))
+    assert not isinstance(reply, Failure)
+    failure = reply[ORDERS]
     assert isinstance(failure, Failure) and failure.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
@@ -242,11 +238,11 @@ def test_preferred_election_by_hand_brings_the_first_of_the_list_back() -> None:
     cluster = displaced()
     unknown, healthy = TopicPartition("nothing", 0), TopicPartition("healthy", 0)
     cluster.create_topic("healthy", (1, 2))
-    reply = cluster.call(lambda token: ElectLeaders(token, (ORDERS, unknown, healthy), ElectionType.PREFERRED))
-    assert isinstance(reply, ElectLeadersReply)
-    assert reply.partitions[ORDERS] == 2
-    assert reply.partitions[healthy] == Failure(ErrorCode.ELECTION_NOT_NEEDED)
-    failure = reply.partitions[unknown]
+    reply = cluster.call(ElectLeaders((ORDERS, unknown, healthy), ElectionType.PREFERRED))
+    assert not isinstance(reply, Failure)
+    assert reply[ORDERS] == 2
+    assert reply[healthy] == Failure(ErrorCode.ELECTION_NOT_NEEDED)
+    failure = reply[unknown]
     assert isinstance(failure, Failure) and failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert cluster.state(ORDERS).isr == (3, 1, 2)
     assert cluster.brokers[2].leads() == {ORDERS}
@@ -254,16 +250,16 @@ def test_preferred_election_by_hand_brings_the_first_of_the_list_back() -> None:
 
 def test_preferred_election_of_all_partitions_names_each() -> None:
     cluster = displaced()
-    reply = cluster.call(lambda token: ElectLeaders(token, None, ElectionType.PREFERRED))
-    assert reply == ElectLeadersReply({ORDERS: 2})
+    reply = cluster.call(ElectLeaders(None, ElectionType.PREFERRED))
+    assert reply == {ORDERS: 2}
 
 
 def test_preferred_replica_that_is_not_in_sync_cannot_lead() -> None:
     cluster = displaced()
     cluster.alter_isr(ORDERS, (3, 1))
-    reply = cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.PREFERRED))
-    assert isinstance(reply, ElectLeadersReply)
-    failure = reply.partitions[ORDERS]
+    reply = cluster.call(ElectLeaders((ORDERS,), ElectionType.PREFERRED))
+    assert not isinstance(reply, Failure)
+    failure = reply[ORDERS]
     assert isinstance(failure, Failure) and failure.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
@@ -294,7 +290,7 @@ def test_imbalance_within_the_percentage_is_left_alone() -> None:
     cluster.start(2)
     for number in (0, 1):
         cluster.alter_isr(TopicPartition("orders", number), (3, 2))
-    cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.PREFERRED))
+    cluster.call(ElectLeaders((ORDERS,), ElectionType.PREFERRED))
     cluster.tell(cluster.controller.id, TimerFired(Timer.AUTO_LEADER_REBALANCE))
     # One of two partitions: not more than half.
     assert cluster.state(TopicPartition("orders", 1)).leader == 3
@@ -324,8 +320,8 @@ def test_broker_that_stops_hands_over_a_few_partitions_at_a_time_and_hears_of_it
         deliver(sender, target, request)
 
     cluster._deliver = note  # type: ignore[method-assign]
-    reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
-    assert reply == ControlledShutdownReply(())
+    reply = cluster.call(ControlledShutdown(2, cluster.brokers[2].epoch))
+    assert reply == ()
     assert informed == [
         # the new leaders first
         *((broker, "SendLeaderAndIsr", SHUTDOWN_STEP) for broker in (1, 3, 2)),
@@ -345,8 +341,8 @@ def test_broker_that_shuts_down_hands_its_partitions_over_before_it_goes() -> No
     cluster.create_topic("followed", (1, 2))
     cluster.create_topic("alone", (2,))
     cluster.clear_received()
-    reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
-    assert reply == ControlledShutdownReply(())
+    reply = cluster.call(ControlledShutdown(2, cluster.brokers[2].epoch))
+    assert reply == ()
     state = cluster.state(ORDERS)
     assert (state.leader, state.isr) == (3, (3, 1))
     assert cluster.state(TopicPartition("followed", 0)).isr == (1,)
@@ -360,32 +356,32 @@ def test_broker_that_shuts_down_hands_its_partitions_over_before_it_goes() -> No
 def test_partition_without_another_leader_is_named() -> None:
     cluster = with_orders()
     cluster.alter_isr(ORDERS, (2,))
-    reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
-    assert reply == ControlledShutdownReply((ORDERS,))
+    reply = cluster.call(ControlledShutdown(2, cluster.brokers[2].epoch))
+    assert reply == (ORDERS,)
     assert cluster.state(ORDERS).leader == 2
 
 
 def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
     cluster = with_orders()
     for broker in (3, 1):
-        cluster.call(lambda token, broker=broker: ControlledShutdown(token, broker, cluster.brokers[broker].epoch))
-    reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
-    assert reply == ControlledShutdownReply(())
+        cluster.call(ControlledShutdown(broker, cluster.brokers[broker].epoch))
+    reply = cluster.call(ControlledShutdown(2, cluster.brokers[2].epoch))
+    assert reply == ()
     assert cluster.state(ORDERS).leader == 2
 
 
 def test_controlled_shutdown_of_an_old_incarnation_or_a_stranger_is_refused() -> None:
     cluster = with_orders()
-    stale = cluster.call(lambda token: ControlledShutdown(token, 2, 0))
+    stale = cluster.call(ControlledShutdown(2, 0))
     assert isinstance(stale, Failure) and stale.code is ErrorCode.STALE_BROKER_EPOCH
-    stranger = cluster.call(lambda token: ControlledShutdown(token, 9, 0))
+    stranger = cluster.call(ControlledShutdown(9, 0))
     assert isinstance(stranger, Failure) and stranger.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 def test_controller_itself_can_shut_down() -> None:
     cluster = with_orders(1, 2, 3)
-    reply = cluster.call(lambda token: ControlledShutdown(token, 1, cluster.brokers[1].epoch))
-    assert reply == ControlledShutdownReply(())
+    reply = cluster.call(ControlledShutdown(1, cluster.brokers[1].epoch))
+    assert reply == ()
     cluster.kill(1)
     assert cluster.state(ORDERS).leader == 2
 
@@ -414,14 +410,14 @@ def test_replica_in_a_failed_log_directory_loses_the_lead_and_its_place_in_the_i
 def test_blocks_of_producer_ids_never_overlap_even_over_controllers() -> None:
     cluster = three()
 
-    def allocate(broker: int) -> AllocateProducerIdsReply:
-        reply = cluster.call(lambda token: AllocateProducerIds(token, broker, cluster.brokers[broker].epoch))
-        assert isinstance(reply, AllocateProducerIdsReply)
+    def allocate(broker: int) -> ProducerIdBlock:
+        reply = cluster.call(AllocateProducerIds(broker, cluster.brokers[broker].epoch))
+        assert not isinstance(reply, Failure)
         return reply
 
-    assert (allocate(1).block.first, allocate(2).block.first) == (0, 1000)
+    assert (allocate(1).first, allocate(2).first) == (0, 1000)
     cluster.kill(1)
-    assert allocate(3).block.first == 2000
+    assert allocate(3).first == 2000
     assert cluster.zk.get(paths.LATEST_PRODUCER_ID_BLOCK) == (
         b'{"version":1,"broker":3,"block_start":"2000","block_end":"2999"}'
     )
@@ -429,8 +425,8 @@ def test_blocks_of_producer_ids_never_overlap_even_over_controllers() -> None:
 
 def test_producer_ids_are_refused_to_strangers_and_old_incarnations() -> None:
     cluster = three()
-    assert cluster.call(lambda token: AllocateProducerIds(token, 9, 1)) == Failure(ErrorCode.BROKER_ID_NOT_REGISTERED)
-    assert cluster.call(lambda token: AllocateProducerIds(token, 2, 1)) == Failure(ErrorCode.STALE_BROKER_EPOCH)
+    assert cluster.call(AllocateProducerIds(9, 1)) == Failure(ErrorCode.BROKER_ID_NOT_REGISTERED)
+    assert cluster.call(AllocateProducerIds(2, 1)) == Failure(ErrorCode.STALE_BROKER_EPOCH)
 
 
 # --- not the controller -----------------------------------------------------------------------------------------------
@@ -438,13 +434,13 @@ def test_producer_ids_are_refused_to_strangers_and_old_incarnations() -> None:
 
 def test_broker_that_is_not_controller_says_so() -> None:
     cluster = with_orders()
-    for make in (
-        lambda token: AllocateProducerIds(token, 1, 1),
-        lambda token: ControlledShutdown(token, 1, 1),
-        lambda token: ElectLeaders(token, None, ElectionType.PREFERRED),
-        lambda token: AlterPartition(token, 1, 1, {}),
+    for request in (
+        AllocateProducerIds(1, 1),
+        ControlledShutdown(1, 1),
+        ElectLeaders(None, ElectionType.PREFERRED),
+        AlterPartition(1, 1, {}),
     ):
-        assert cluster.call(make, broker_id=2) == Failure(ErrorCode.NOT_CONTROLLER)
+        assert cluster.call(request, broker_id=2) == Failure(ErrorCode.NOT_CONTROLLER)
 
 
 def test_election_informs_each_replica_once() -> None:

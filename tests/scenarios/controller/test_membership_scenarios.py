@@ -4,8 +4,8 @@ import pytest
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
-from barnabas.broker.controller.effects import Failure, SendLeaderAndIsr, SendUpdateMetadata
-from barnabas.broker.controller.events import AllocateProducerIds
+from barnabas.broker.controller.effects import SendLeaderAndIsr, SendUpdateMetadata
+from barnabas.broker.controller.events import AllocateProducerIds, Failure
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import SetData
 from barnabas.broker.zookeeper_client.znodes import ControllerRegistration, LeaderAndIsr
@@ -65,9 +65,9 @@ def test_controller_that_slept_through_its_session_changes_nothing_and_resigns()
     cluster.wake(sleeper)
     assert sleeper.machine.is_active
     # It acts as controller: its first write is refused, since /controller_epoch has another version.
-    token = cluster.token()
-    cluster.tell(1, AllocateProducerIds(token, 2, cluster.brokers[2].epoch))
-    assert sleeper.replies[token] == Failure(ErrorCode.NOT_CONTROLLER)
+    request = AllocateProducerIds(2, cluster.brokers[2].epoch)
+    cluster.tell(1, request)
+    assert sleeper.replies[request] == Failure(ErrorCode.NOT_CONTROLLER)
     assert not sleeper.machine.is_active
     assert sleeper.machine.controller_id == 2
     assert sleeper.channels == {} and sleeper.timers == {}

@@ -8,11 +8,12 @@ import pytest
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition, format_uuid
-from barnabas.broker.controller.effects import AlterReassignmentsReply, Effect, Failure, ListReassignmentsReply, ZkBatch
+from barnabas.broker.controller.effects import Effect, ZkBatch
 from barnabas.broker.controller.events import (
     AlterReassignments,
     ElectionType,
     ElectLeaders,
+    Failure,
     ListReassignments,
 )
 from barnabas.broker.zookeeper_client import paths
@@ -34,15 +35,15 @@ def four(*replicas: int) -> ModelCluster:
 def reassign(
     cluster: ModelCluster, target: tuple[int, ...] | None, partition: TopicPartition = ORDERS
 ) -> Failure | None:
-    reply = cluster.call(lambda token: AlterReassignments(token, {partition: target}))
-    assert isinstance(reply, AlterReassignmentsReply)
-    return reply.partitions[partition]
+    reply = cluster.call(AlterReassignments({partition: target}))
+    assert not isinstance(reply, Failure)
+    return reply[partition]
 
 
 def under_way(cluster: ModelCluster) -> dict[TopicPartition, ReplicaAssignment]:
-    reply = cluster.call(lambda token: ListReassignments(token, None))
-    assert isinstance(reply, ListReassignmentsReply)
-    return dict(reply.partitions)
+    reply = cluster.call(ListReassignments(None))
+    assert not isinstance(reply, Failure)
+    return dict(reply)
 
 
 def test_partition_moves_when_its_new_replicas_have_caught_up() -> None:
@@ -261,9 +262,9 @@ def test_znode_that_asks_for_the_impossible_is_removed(data: bytes) -> None:
 def test_list_can_be_asked_for_certain_partitions() -> None:
     cluster = four()
     reassign(cluster, (3, 4))
-    reply = cluster.call(lambda token: ListReassignments(token, (ORDERS, TopicPartition("nothing", 0))))
-    assert isinstance(reply, ListReassignmentsReply)
-    assert set(reply.partitions) == {ORDERS}
+    reply = cluster.call(ListReassignments((ORDERS, TopicPartition("nothing", 0))))
+    assert not isinstance(reply, Failure)
+    assert set(reply) == {ORDERS}
 
 
 @pytest.mark.parametrize("plan", [(1, 4), (4, 2), None])
@@ -272,7 +273,7 @@ def test_plan_that_does_without_the_replica_that_leads_elects_another_first(plan
     cluster = four()
     assert reassign(cluster, (3, 4)) is None
     cluster.alter_isr(ORDERS, (1, 2, 3))
-    cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.PREFERRED))
+    cluster.call(ElectLeaders((ORDERS,), ElectionType.PREFERRED))
     assert cluster.state(ORDERS).leader == 3
     assert reassign(cluster, plan) is None
     state = cluster.state(ORDERS)
@@ -289,7 +290,7 @@ def test_partitions_that_are_added_as_a_reassignment_begins_stay() -> None:
 
     def both() -> None:
         controller = cluster.controller.id
-        cluster.tell(controller, AlterReassignments(cluster.token(), {ORDERS: (2, 3)}))
+        cluster.tell(controller, AlterReassignments({ORDERS: (2, 3)}))
         cluster.write(SetData(paths.topic("orders"), more.encode()))
 
     cluster.unseen(both)
@@ -341,10 +342,10 @@ def test_controller_dies_while_one_plan_replaces_another_that_has_the_leader(
     cluster.create_topic("orders", (1, 2))
     assert reassign(cluster, (3, 4)) is None
     cluster.alter_isr(ORDERS, (1, 2, 3))
-    cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.PREFERRED))
+    cluster.call(ElectLeaders((ORDERS,), ElectionType.PREFERRED))
     die_at(cluster, batch, monkeypatch)
     with contextlib.suppress(ControllerDied):
-        cluster.call(lambda token: AlterReassignments(token, {ORDERS: (2, 5)}))
+        cluster.call(AlterReassignments({ORDERS: (2, 5)}))
     bury_controller(cluster)
     state = cluster.state(ORDERS)
     assert state.leader in cluster.assignment(ORDERS).replicas

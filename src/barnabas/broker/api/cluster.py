@@ -6,13 +6,20 @@ UpdateFeatures is answered as a 3.9 broker in ZooKeeper mode answers it. Unregis
 does not list it, and the client's own library reports that.
 """
 
-from collections.abc import Callable
-
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import TopicId, TopicPartition
 from barnabas.base.words import AclOperation
-from barnabas.broker.controller.effects import AlterPartitionReply, Failure
-from barnabas.broker.controller.events import ElectionType, ProposedIsr
+from barnabas.broker.controller.events import (
+    AllocateProducerIds,
+    AlterPartition,
+    AlterPartitionReply,
+    AlterReassignments,
+    ControlledShutdown,
+    ElectionType,
+    Failure,
+    ListReassignments,
+    ProposedIsr,
+)
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.handler import serves
@@ -98,7 +105,8 @@ class ClusterApi:
                     )
                 else:
                     targets[tp] = target
-        outcomes = {**rejected, **await self._context.controller.alter_reassignments(targets)}
+        accepted = await self._context.controller.call(AlterReassignments(targets))
+        outcomes = {**rejected, **accepted}
         response = AlterPartitionReassignmentsResponse(
             error_message=None, allow_replication_factor_change=request.allow_replication_factor_change
         )
@@ -124,10 +132,10 @@ class ClusterApi:
     @serves("ListPartitionReassignments", refusal())
     async def list_reassignments(self, call: Call, request: ListPartitionReassignmentsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.DESCRIBE)
-        partitions: list[TopicPartition] | None = None
+        partitions: tuple[TopicPartition, ...] | None = None
         if request.topics is not None:
-            partitions = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
-        ongoing = await self._context.controller.list_reassignments(partitions)
+            partitions = tuple(TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes)
+        ongoing = await self._context.controller.call(ListReassignments(partitions))
         topics: dict[str, OngoingTopicReassignment] = {}
         for tp, assignment in ongoing.items():
             topics.setdefault(tp.topic, OngoingTopicReassignment(name=tp.topic)).partitions.append(
@@ -175,20 +183,13 @@ class ClusterApi:
                     recovery=_recovery_state(data.leader_recovery_state),
                     isr_epochs=tuple(m.broker_epoch for m in members) if members else None,
                 )
-        reply = await self._context.controller.alter_partition(
-            broker_id=request.broker_id,
-            broker_epoch=request.broker_epoch,
-            partitions=proposals,
-            version=call.api_version,
-        )
-        return _alter_partition_response(reply)
+        proposed = AlterPartition(request.broker_id, request.broker_epoch, proposals, call.api_version)
+        return _alter_partition_response(await self._context.controller.call(proposed))
 
     @serves("ControlledShutdown", refusal())
     async def controlled_shutdown(self, call: Call, request: ControlledShutdownRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
-        remaining = await self._context.controller.controlled_shutdown(
-            broker_id=request.broker_id, broker_epoch=request.broker_epoch
-        )
+        remaining = await self._context.controller.call(ControlledShutdown(request.broker_id, request.broker_epoch))
         return ControlledShutdownResponse(
             remaining_partitions=[
                 RemainingPartition(topic_name=tp.topic, partition_index=tp.partition) for tp in remaining
@@ -198,9 +199,7 @@ class ClusterApi:
     @serves("AllocateProducerIds", refusal())
     async def allocate_producer_ids(self, call: Call, request: AllocateProducerIdsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
-        block = await self._context.controller.allocate_producer_ids(
-            broker_id=request.broker_id, broker_epoch=request.broker_epoch
-        )
+        block = await self._context.controller.call(AllocateProducerIds(request.broker_id, request.broker_epoch))
         return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.size)
 
 
@@ -227,14 +226,3 @@ def _alter_partition_response(reply: AlterPartitionReply) -> AlterPartitionRespo
         data.leader_recovery_state = outcome.recovery
         data.partition_epoch = outcome.partition_epoch
     return AlterPartitionResponse(error_code=reply.error, topics=list(topics.values()))
-
-
-def _refuse(response_class: Callable[..., ApiMessage], *, has_message: bool) -> Callable[..., ApiMessage]:
-    """Return a refusal. All these responses have a top-level error code, and most have a message."""
-
-    def refuse(request: ApiMessage, code: ErrorCode, message: str | None) -> ApiMessage:
-        return (
-            response_class(error_code=code, error_message=message) if has_message else response_class(error_code=code)
-        )
-
-    return refuse

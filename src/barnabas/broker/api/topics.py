@@ -12,7 +12,7 @@ from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import ZERO_TOPIC_ID, TopicId
 from barnabas.base.topics import CLUSTER_METADATA_TOPIC, is_internal
 from barnabas.base.words import AclOperation, AclResourceType
-from barnabas.broker.controller.effects import Failure
+from barnabas.broker.controller.events import Failure
 from barnabas.broker.controller.topics import MorePartitions, NewTopic
 from barnabas.broker.runtime.turns import in_turns
 from barnabas.broker.security.authorizer import CLUSTER_NAME

@@ -4,14 +4,16 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from barnabas.base.errors import ErrorCode, Malformed
+from barnabas.base.ids import TopicPartition
 from barnabas.broker.controller.context import Replica
 from barnabas.broker.controller.deletion_machine import DeletionMachine
-from barnabas.broker.controller.effects import CloseChannel, ControlledShutdownReply, Failure, OpenChannel
+from barnabas.broker.controller.effects import CloseChannel, OpenChannel
 from barnabas.broker.controller.elections import Strategy
 from barnabas.broker.controller.events import (
     BrokerModified,
     BrokersChanged,
     ControlledShutdown,
+    Failure,
     LeaderAndIsrAnswered,
     LogDirEventsNotified,
 )
@@ -264,7 +266,7 @@ class BrokerMachine:
 
     # --- controlled shutdown ------------------------------------------------------------------------------------------
 
-    def controlled_shutdown(self, event: ControlledShutdown) -> Program[ControlledShutdownReply | Failure]:
+    def controlled_shutdown(self, event: ControlledShutdown) -> Program[tuple[TopicPartition, ...] | Failure]:
         """Move the leadership away from a broker that is about to stop. The reply names the partitions that it still leads."""
         context = self._state.context
         broker = event.broker_id
@@ -300,12 +302,10 @@ class BrokerMachine:
         # Leave out partitions that no other broker can take over: they have one replica, or their other brokers are stopping
         # too.
         staying = context.live_ids()
-        return ControlledShutdownReply(
-            tuple(
-                each
-                for each in context.partitions_led_by(broker)
-                if not staying.isdisjoint(context.assignment(each).replicas)
-            )
+        return tuple(
+            partition
+            for partition in context.partitions_led_by(broker)
+            if not staying.isdisjoint(context.assignment(partition).replicas)
         )
 
 

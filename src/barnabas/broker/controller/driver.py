@@ -4,20 +4,19 @@ Owner: the event loop. This module is thin: `machine` makes the decisions.
 """
 
 import asyncio
-import itertools
 import logging
 import random
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
 from barnabas.base.chance import random_uuid
 from barnabas.base.clock import Clock
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Refused
-from barnabas.base.ids import TopicId
-from barnabas.broker.controller.calls import ControllerCalls
+from barnabas.base.ids import TopicId, TopicPartition
 from barnabas.broker.controller.channel import BrokerChannel, Request
 from barnabas.broker.controller.controller_watch import ControllerWatch
 from barnabas.broker.controller.deferral import Deferral
@@ -25,10 +24,8 @@ from barnabas.broker.controller.effects import (
     CloseChannel,
     Effect,
     Elected,
-    Failure,
     OpenChannel,
     Reply,
-    ReplyValue,
     Resigned,
     SendLeaderAndIsr,
     SendStopReplica,
@@ -44,7 +41,10 @@ from barnabas.broker.controller.events import (
     ApiEvent,
     BrokerRefuses,
     ControllerRefuses,
+    ElectionType,
+    ElectLeaders,
     Event,
+    Failure,
     SessionExpired,
     SessionRenewed,
     SettingsChanged,
@@ -61,12 +61,15 @@ from barnabas.broker.controller.settings import ControllerSettings
 from barnabas.broker.controller.topics import CreatedTopic, MorePartitions, NewTopic, Permit, TopicAdmin, TopicDefaults
 from barnabas.broker.controller.wire import Translator
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
+from barnabas.broker.zookeeper_client.metadata_waits import wait_until_shown
 from barnabas.broker.zookeeper_client.operations import Exists, Get, GetChildren, Operation
 from barnabas.broker.zookeeper_client.registration import BrokerRegistrar
 from barnabas.broker.zookeeper_client.session import SessionState, ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_batch import BatchAnswer
 from barnabas.broker.zookeeper_client.zk_errors import SessionExpired as SessionIsOver
 from barnabas.broker.zookeeper_client.zk_errors import ZkError
+
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +121,7 @@ class Controller:
         self._config = config
         self._clock = clock
         self._connect = connect
+        self._metadata = metadata
         self._machine = ControllerMachine(config.settings, new_topic_id=new_topic_id, now_ms=clock.now_ms)
         self._topics = TopicAdmin(
             session,
@@ -142,16 +146,7 @@ class Controller:
         #: Tasks that run until they end by themselves: closed channels, and the registration after a session's end.
         self._ending: set[asyncio.Task[None]] = set()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
-        self._replies: dict[Hashable, asyncio.Future[ReplyValue]] = {}
-        calls = ControllerCalls(self.call, metadata)
-        self.alter_partition = calls.alter_partition
-        self.elect_leaders = calls.elect_leaders
-        self.renew_leader_epoch = calls.renew_leader_epoch
-        self.alter_reassignments = calls.alter_reassignments
-        self.list_reassignments = calls.list_reassignments
-        self.controlled_shutdown = calls.controlled_shutdown
-        self.allocate_producer_ids = calls.allocate_producer_ids
-        self._tokens = itertools.count()
+        self._replies: dict[ApiEvent[Any], asyncio.Future[Any]] = {}
         self._leave_session: Callable[[], None] | None = None
         self._is_stopped = False
         #: Finishes with an exception when this broker cannot go on and has to stop.
@@ -273,8 +268,8 @@ class Controller:
                     self._close_channel(broker_id)
                 case WatchController(broker):
                     self._controller_watch.watch(broker)
-                case Reply(token, value):
-                    future = self._replies.pop(token, None)
+                case Reply(request, value):
+                    future = self._replies.pop(request, None)
                     if future is not None and not future.done():
                         future.set_result(value)
                 case StartTimer(timer, delay_ms):
@@ -416,21 +411,41 @@ class Controller:
 
     # --- what API handlers ask ----------------------------------------------------------------------------------------
 
-    async def call(self, make: Callable[[int], ApiEvent]) -> ReplyValue:
-        """Feed an event and wait for its reply. Raises `Refused` if the controller refuses the request as a whole."""
+    async def call(self, request: ApiEvent[R]) -> R:
+        """Return the machine's reply. Raises `Refused` if the controller refuses the request as a whole."""
         if self._is_stopped:
             raise Refused(ErrorCode.NOT_CONTROLLER)
-        token = next(self._tokens)
-        future: asyncio.Future[ReplyValue] = asyncio.get_running_loop().create_future()
-        self._replies[token] = future
+        future: asyncio.Future[R | Failure] = asyncio.get_running_loop().create_future()
+        self._replies[request] = future
         try:
-            self.happened(make(token))
+            self.happened(request)
             value = await future
         finally:
-            self._replies.pop(token, None)
+            self._replies.pop(request, None)
         if isinstance(value, Failure):
             raise Refused(value.code, value.message)
         return value
+
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition] | None, election_type: ElectionType, *, timeout_ms: int
+    ) -> dict[TopicPartition, Failure | None]:
+        """Elect leaders. None means success: the elected broker leads, and this broker's metadata shows it."""
+        wanted = None if partitions is None else tuple(partitions)
+        results = await self.call(ElectLeaders(wanted, election_type))
+        leaders = {partition: result for partition, result in results.items() if not isinstance(result, Failure)}
+
+        def is_led(partition: TopicPartition) -> bool:
+            state = self._metadata.partition(partition)
+            return state is not None and state.leader == leaders[partition]
+
+        late = await wait_until_shown(self._metadata, leaders, is_led, timeout_s=timeout_ms / 1000)
+        if late:
+            _log.info(
+                "[controller] metadata of %d elected partitions did not arrive within %d ms", len(late), timeout_ms
+            )
+        failures = {partition: result for partition, result in results.items() if isinstance(result, Failure)}
+        failures |= dict.fromkeys(late, Failure(ErrorCode.REQUEST_TIMED_OUT))
+        return {partition: failures.get(partition) for partition in results}
 
     def _require_active(self) -> None:
         if not self._machine.is_active:

@@ -4,14 +4,14 @@ The driver carries effects out in order. At most one `ZkBatch` is outstanding: m
 works on them after the answer, so that its decisions are serial, as in Kafka.
 """
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicId, TopicPartition
-from barnabas.broker.controller.events import Timer
+from barnabas.broker.controller.events import ApiEvent, Timer
 from barnabas.broker.zookeeper_client.operations import Guard, Operation
-from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, LeaderAndIsr, ProducerIdBlock, ReplicaAssignment
+from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, LeaderAndIsr, ReplicaAssignment
 
 # --- ZooKeeper --------------------------------------------------------------------------------------------------------
 
@@ -147,68 +147,12 @@ class StartTimer:
     delay_ms: int
 
 
-# --- replies ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    code: ErrorCode
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionReply:
-    #: Error of the request as a whole.
-    error: ErrorCode = ErrorCode.NONE
-    #: Same keys as the request.
-    partitions: Mapping[tuple[TopicId | str, int], LeaderAndIsr | ErrorCode] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ElectLeadersReply:
-    #: The new leader, or the reason why there is none.
-    partitions: Mapping[TopicPartition, int | Failure]
-
-
-@dataclass(frozen=True, slots=True)
-class AlterReassignmentsReply:
-    #: None: the controller accepted the reassignment.
-    partitions: Mapping[TopicPartition, Failure | None]
-
-
-@dataclass(frozen=True, slots=True)
-class ListReassignmentsReply:
-    partitions: Mapping[TopicPartition, ReplicaAssignment]
-
-
-@dataclass(frozen=True, slots=True)
-class ControlledShutdownReply:
-    #: Partitions that the broker still leads.
-    remaining: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AllocateProducerIdsReply:
-    block: ProducerIdBlock
-
-
-ReplyValue = (
-    AlterPartitionReply
-    | ElectLeadersReply
-    | AlterReassignmentsReply
-    | ListReassignmentsReply
-    | ControlledShutdownReply
-    | AllocateProducerIdsReply
-    | Failure
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to the API event that carried `token`. A `Failure` refuses the request as a whole."""
+    """The reply to an API handler's request. A `Failure` refuses the request as a whole."""
 
-    token: Hashable
-    value: ReplyValue
+    request: ApiEvent[Any]
+    value: object
 
 
 Effect = (

@@ -1,7 +1,8 @@
 """Maps each event to the program that handles it, and holds the programs that need no module of their own. Pure."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.base.ids import TopicPartition
@@ -9,13 +10,7 @@ from barnabas.broker.controller.broker_machine import BrokerMachine
 from barnabas.broker.controller.context import Replica
 from barnabas.broker.controller.deletion_machine import DeletionMachine
 from barnabas.broker.controller.effects import (
-    AllocateProducerIdsReply,
-    AlterReassignmentsReply,
-    ElectLeadersReply,
-    Failure,
-    ListReassignmentsReply,
     Reply,
-    ReplyValue,
     StartTimer,
 )
 from barnabas.broker.controller.elections import Strategy, can_lead
@@ -32,6 +27,7 @@ from barnabas.broker.controller.events import (
     ElectionType,
     ElectLeaders,
     Event,
+    Failure,
     IsrChangesNotified,
     LeaderAndIsrAnswered,
     ListReassignments,
@@ -58,7 +54,9 @@ from barnabas.broker.controller.takeover import Takeover
 from barnabas.broker.controller.topic_machine import TopicMachine
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import Create, Delete, Get, GetChildren, SetData, ZkCode
-from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, ProducerIdBlock, decode_isr_change
+from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, ProducerIdBlock, ReplicaAssignment, decode_isr_change
+
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +130,7 @@ class EventHandlers:
                 return self._elect_unclean(topic)
         raise TypeError(f"no handler for {event}")
 
-    def _api(self, event: ApiEvent) -> Program[None]:
+    def _api(self, event: ApiEvent[Any]) -> Program[None]:
         match event:
             case AlterPartition():
                 reply, granted = yield from self._isr.alter(event)
@@ -142,8 +140,8 @@ class EventHandlers:
                 self._reply(event, (yield from self._elect_leaders(event)))
             case RenewLeaderEpoch():
                 self._reply(event, (yield from self._renew_leader_epoch(event)))
-            case AlterReassignments(_, targets):
-                self._reply(event, AlterReassignmentsReply((yield from self._reassignments.alter(targets))))
+            case AlterReassignments(targets):
+                self._reply(event, (yield from self._reassignments.alter(targets)))
             case ListReassignments():
                 self._reply(event, self._list_reassignments(event))
             case ControlledShutdown():
@@ -151,16 +149,16 @@ class EventHandlers:
             case AllocateProducerIds():
                 self._reply(event, (yield from self._allocate_producer_ids(event)))
 
-    def _reply(self, event: ApiEvent, value: ReplyValue) -> None:
+    def _reply(self, event: ApiEvent[R], value: R | Failure) -> None:
         """Reply after sending the requests that follow from the decision: a client with a reply knows that they are on their
         way."""
         self._requests.flush()
-        self._state.emit(Reply(event.token, value))
+        self._state.emit(Reply(event, value))
         self.has_replied = True
 
     # --- elections ----------------------------------------------------------------------------------------------------
 
-    def _elect_leaders(self, event: ElectLeaders) -> Program[ElectLeadersReply]:
+    def _elect_leaders(self, event: ElectLeaders) -> Program[Mapping[TopicPartition, int | Failure]]:
         context = self._state.context
         wanted = tuple(context.partitions()) if event.partitions is None else event.partitions
         results: dict[TopicPartition, int | Failure] = {}
@@ -176,20 +174,20 @@ class EventHandlers:
         code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         for partition, result in (yield from self._partitions.to_online(electable, strategy)).items():
             results[partition] = result.leader if isinstance(result, LeaderAndIsr) else Failure(code, result.message)
-        return ElectLeadersReply({partition: results[partition] for partition in dict.fromkeys(wanted)})
+        return {partition: results[partition] for partition in dict.fromkeys(wanted)}
 
-    def _renew_leader_epoch(self, event: RenewLeaderEpoch) -> Program[ElectLeadersReply]:
+    def _renew_leader_epoch(self, event: RenewLeaderEpoch) -> Program[Failure | None]:
         context, partition = self._state.context, event.partition
         state = context.leadership.get(partition)
         if state is None or context.is_queued_for_deletion(partition.topic):
-            return ElectLeadersReply({partition: Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+            return Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if state.leader != event.leader or state.leader_epoch < event.leader_epoch:
-            return ElectLeadersReply({partition: Failure(ErrorCode.FENCED_LEADER_EPOCH, f"{state.leader} leads")})
+            return Failure(ErrorCode.FENCED_LEADER_EPOCH, f"{state.leader} leads")
         if state.leader_epoch == event.leader_epoch:
             [result] = (yield from self._partitions.to_online([partition], Strategy.RENEWAL)).values()
             if isinstance(result, Failure):
-                return ElectLeadersReply({partition: result})
-        return ElectLeadersReply({partition: event.leader})
+                return result
+        return None
 
     def _why_not_elect(self, partition: TopicPartition, election_type: ElectionType) -> Failure | None:
         context = self._state.context
@@ -233,12 +231,11 @@ class EventHandlers:
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    def _list_reassignments(self, event: ListReassignments) -> ListReassignmentsReply:
+    def _list_reassignments(self, event: ListReassignments) -> Mapping[TopicPartition, ReplicaAssignment]:
         context = self._state.context
         wanted: Iterable[TopicPartition] = context.reassigning if event.partitions is None else event.partitions
-        return ListReassignmentsReply(
-            {each: context.assignment(each) for each in wanted if context.assignment(each).is_being_reassigned}
-        )
+        assignments = {partition: context.assignment(partition) for partition in wanted}
+        return {partition: state for partition, state in assignments.items() if state.is_being_reassigned}
 
     def _reassign_from_znode(self) -> Program[None]:
         yield from self._reassignments.from_znode()
@@ -276,7 +273,7 @@ class EventHandlers:
         yield from self._reassignments.complete_if_in_sync(known)
         yield from write(Delete(path) for path in notes)
 
-    def _allocate_producer_ids(self, event: AllocateProducerIds) -> Program[AllocateProducerIdsReply | Failure]:
+    def _allocate_producer_ids(self, event: AllocateProducerIds) -> Program[ProducerIdBlock | Failure]:
         epoch = self._state.context.broker_epochs.get(event.broker_id)
         if epoch is None:
             return Failure(ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -299,7 +296,7 @@ class EventHandlers:
                 operation = SetData(paths.LATEST_PRODUCER_ID_BLOCK, block.encode(), found.stat.version)
             [written] = yield from write((operation,))
             if written.ok:
-                return AllocateProducerIdsReply(block)
+                return block
             if written.code not in (ZkCode.BAD_VERSION, ZkCode.NODE_EXISTS):
                 return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"cannot allocate producer ids: {written.code.value}")
 

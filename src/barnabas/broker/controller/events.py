@@ -1,18 +1,26 @@
 """The events that the controller's machine handles. Pure values.
 
 They have three sources: ZooKeeper (watches, answers, the session), brokers (answers to the controller's requests), and API
-handlers. An API event carries a `token`, and the machine answers each with exactly one `Reply`.
+handlers. The machine answers each event of an API handler with exactly one `Reply`.
 """
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Generic, TypeVar
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicId, TopicPartition
 from barnabas.broker.controller.settings import ControllerSettings
 from barnabas.broker.zookeeper_client.operations import Result
-from barnabas.broker.zookeeper_client.znodes import LeaderRecoveryState
+from barnabas.broker.zookeeper_client.znodes import (
+    LeaderAndIsr,
+    LeaderRecoveryState,
+    ProducerIdBlock,
+    ReplicaAssignment,
+)
+
+R = TypeVar("R")
 
 # --- the session ------------------------------------------------------------------------------------------------------
 
@@ -184,6 +192,21 @@ class UncleanElectionEnabled:
 # --- API handlers -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    code: ErrorCode
+    message: str | None = None
+
+
+class ApiEvent(Generic[R]):
+    """A request of an API handler. The machine replies with an R, or with a `Failure` that refuses the request as a whole.
+
+    A request equals only itself, because its reply names it.
+    """
+
+    __slots__ = ()
+
+
 class ElectionType(Enum):
     PREFERRED = 0
     UNCLEAN = 1
@@ -202,10 +225,15 @@ class ProposedIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPartition:
-    """Reply: `AlterPartitionReply`."""
+class AlterPartitionReply:
+    #: Error of the request as a whole.
+    error: ErrorCode = ErrorCode.NONE
+    #: Same keys as the request.
+    partitions: Mapping[tuple[TopicId | str, int], LeaderAndIsr | ErrorCode] = field(default_factory=dict)
 
-    token: Hashable
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlterPartition(ApiEvent[AlterPartitionReply]):
     broker_id: int
     broker_epoch: int
     #: Proposed ISRs by topic id (v2 and later) or name (v0, v1), and partition.
@@ -213,55 +241,50 @@ class AlterPartition:
     version: int = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ElectLeaders:
-    """Reply: `ElectLeadersReply`. `partitions` None means all."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ElectLeaders(ApiEvent[Mapping[TopicPartition, int | Failure]]):
+    """Reply: the new leader of each partition, or the reason why there is none. `partitions` None means all."""
 
-    token: Hashable
     partitions: tuple[TopicPartition, ...] | None
     election_type: ElectionType
 
 
-@dataclass(frozen=True, slots=True)
-class RenewLeaderEpoch:
-    """Reply: `ElectLeadersReply`. A leader that truncated its log in this epoch needs a higher epoch before it goes on."""
+@dataclass(frozen=True, slots=True, eq=False)
+class RenewLeaderEpoch(ApiEvent[None]):
+    """A leader that truncated its log in this epoch needs a higher epoch before it goes on.
 
-    token: Hashable
+    Reply: there is a higher epoch, and the controller sends it to the leader.
+    """
+
     partition: TopicPartition
     leader: int
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReassignments:
-    """Reply: `AlterReassignmentsReply`. A target of None cancels the reassignment."""
+@dataclass(frozen=True, slots=True, eq=False)
+class AlterReassignments(ApiEvent[Mapping[TopicPartition, Failure | None]]):
+    """Begin, replace or cancel reassignments: a target of None cancels. Reply: None for each that is accepted."""
 
-    token: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ListReassignments:
-    """Reply: `ListReassignmentsReply`. `partitions` None means all reassignments in progress."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ListReassignments(ApiEvent[Mapping[TopicPartition, ReplicaAssignment]]):
+    """`partitions` None means all reassignments in progress."""
 
-    token: Hashable
     partitions: tuple[TopicPartition, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class ControlledShutdown:
-    """Reply: `ControlledShutdownReply`. `broker_epoch` is -1 if the broker does not know its epoch."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ControlledShutdown(ApiEvent[tuple[TopicPartition, ...]]):
+    """Reply: the partitions that the broker still leads and that another broker could take over."""
 
-    token: Hashable
     broker_id: int
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateProducerIds:
-    """Reply: `AllocateProducerIdsReply`."""
-
-    token: Hashable
+@dataclass(frozen=True, slots=True, eq=False)
+class AllocateProducerIds(ApiEvent[ProducerIdBlock]):
     broker_id: int
     broker_epoch: int
 
@@ -280,22 +303,13 @@ WatchEvent = (
     | PreferredElectionRequested
 )
 AnswerEvent = LeaderAndIsrAnswered | StopReplicaAnswered | UpdateMetadataAnswered
-ApiEvent = (
-    AlterPartition
-    | ElectLeaders
-    | RenewLeaderEpoch
-    | AlterReassignments
-    | ListReassignments
-    | ControlledShutdown
-    | AllocateProducerIds
-)
 Event = (
     SessionEvent
     | WatchEvent
     | AnswerEvent
     | BrokerRefuses
     | ControllerRefuses
-    | ApiEvent
+    | ApiEvent[Any]
     | TimerFired
     | SettingsChanged
     | UncleanElectionEnabled

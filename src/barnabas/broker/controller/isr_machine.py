@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicId, TopicPartition
-from barnabas.broker.controller.effects import AlterPartitionReply
-from barnabas.broker.controller.events import AlterPartition, ProposedIsr
+from barnabas.broker.controller.events import AlterPartition, AlterPartitionReply, ProposedIsr
 from barnabas.broker.controller.journal import changes
 from barnabas.broker.controller.partition_state_machine import write_leadership
 from barnabas.broker.controller.program import ControllerState, Program, read_leadership

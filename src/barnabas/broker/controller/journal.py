@@ -93,9 +93,9 @@ def why(event: Event | None) -> str:
             return f"the port of broker {broker} refuses connections"
         case ControllerRefuses(broker):
             return f"the port of broker {broker}, which was controller, refuses connections"
-        case ControlledShutdown(_, broker):
+        case ControlledShutdown(broker):
             return f"broker {broker} asked for a controlled shutdown"
-        case AlterPartition(_, broker):
+        case AlterPartition(broker):
             return f"broker {broker}, which leads, proposed it (AlterPartition)"
         case LogDirEventsNotified() | LeaderAndIsrAnswered():
             return "a broker reported a failed log directory"

@@ -16,9 +16,7 @@ from barnabas.broker.controller.context import ControllerContext
 from barnabas.broker.controller.deletion_machine import DeletionMachine
 from barnabas.broker.controller.effects import (
     Effect,
-    Failure,
     Reply,
-    ReplyValue,
     Resigned,
     WatchController,
     ZkBatch,
@@ -31,6 +29,7 @@ from barnabas.broker.controller.events import (
     ControllerChanged,
     ControllerRefuses,
     Event,
+    Failure,
     SessionExpired,
     SessionRenewed,
     SettingsChanged,
@@ -146,10 +145,8 @@ class ControllerMachine:
         elif isinstance(event, WatchEvent) and event in self._inbox:
             _log.debug("[controller] %s is queued already and will read the current state", event)
         elif isinstance(event, ApiEvent) and len(self._inbox) >= WAITING_MAX:
-            self._reply(
-                event,
-                Failure(ErrorCode.REQUEST_TIMED_OUT, "the controller is busy: try again later"),
-            )
+            busy = Failure(ErrorCode.REQUEST_TIMED_OUT, "the controller is busy: try again later")
+            self._state.emit(Reply(event, busy))
         else:
             self._inbox.append(event)
         self._run()
@@ -209,10 +206,7 @@ class ControllerMachine:
         else:
             self._requests.clear()
         if isinstance(event, ApiEvent) and not self._handlers.has_replied:
-            self._reply(event, Failure(ErrorCode.NOT_CONTROLLER))
-
-    def _reply(self, event: ApiEvent, value: ReplyValue) -> None:
-        self._state.emit(Reply(event.token, value))
+            self._state.emit(Reply(event, Failure(ErrorCode.NOT_CONTROLLER)))
 
     def _expire(self) -> None:
         """Drop everything that belonged to the expired session."""
@@ -228,7 +222,7 @@ class ControllerMachine:
         self._step_down()
         for index, event in enumerate(dropped):
             if isinstance(event, ApiEvent) and not (index == 0 and answered):
-                self._reply(event, Failure(ErrorCode.NOT_CONTROLLER))
+                self._state.emit(Reply(event, Failure(ErrorCode.NOT_CONTROLLER)))
             elif isinstance(event, SettingsChanged):
                 self._state.settings = event.settings
         self._note_controller(NO_CONTROLLER)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.controller import elections
-from barnabas.broker.controller.effects import Failure
 from barnabas.broker.controller.elections import Outcome, Strategy
+from barnabas.broker.controller.events import Failure
 from barnabas.broker.controller.journal import NAMED_MAX, changes
 from barnabas.broker.controller.program import ControllerState, Program, ask, read_leadership, write
 from barnabas.broker.controller.requests import RequestBatch

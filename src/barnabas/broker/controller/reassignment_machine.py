@@ -11,9 +11,8 @@ from barnabas.base.errors import BrokenInvariant, ErrorCode, Malformed
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.controller.context import Replica
 from barnabas.broker.controller.deletion_machine import DeletionMachine
-from barnabas.broker.controller.effects import Failure
 from barnabas.broker.controller.elections import Strategy
-from barnabas.broker.controller.events import ReassignmentsRequested
+from barnabas.broker.controller.events import Failure, ReassignmentsRequested
 from barnabas.broker.controller.partition_state_machine import PartitionStateMachine, write_leadership
 from barnabas.broker.controller.program import ControllerState, Program, ask, read_leadership, write
 from barnabas.broker.controller.replica_state_machine import ReplicaStateMachine

@@ -14,7 +14,7 @@ from typing import Final
 from barnabas.base.errors import ConfigError, ErrorCode, Malformed, Refused
 from barnabas.base.ids import TopicId
 from barnabas.base.topics import FIXED_TOPICS, check_topic_name
-from barnabas.broker.controller.effects import Failure
+from barnabas.broker.controller.events import Failure
 from barnabas.broker.controller.machine import ControllerMachine
 from barnabas.broker.controller.placement import (
     Assignment,

@@ -5,7 +5,8 @@ the waiting requests.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from barnabas.base.clock import Clock
@@ -26,7 +27,7 @@ from barnabas.broker.replication.log_waits import cut
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
 from barnabas.broker.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
-from barnabas.broker.storage.epoch_cache import EpochEnd
+from barnabas.broker.storage.epoch_cache import EpochEnd, EpochEntry
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_tier import TierStart
 from barnabas.broker.storage.log_types import AppendInfo, Origin, TimestampedOffset
@@ -262,10 +263,13 @@ class Partition:
         log = self.local_log
         await cut(log.start_from_tier_then, start, is_wanted=lambda: self.log is log and is_wanted())
 
-    async def truncate_fully_and_start_at(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
-        """Drop all records: the leader's log ends before this log's start, or begins after its end."""
+    async def truncate_fully_and_start_at(
+        self, offset: int, *, epochs: Sequence[EpochEntry] = (), is_wanted: Callable[[], bool]
+    ) -> None:
+        """Drop all records: the leader's log ends before this log's start, or begins after its end. `epochs` to keep."""
         log = self.local_log
-        await cut(log.restart_then, offset, is_wanted=lambda: self.log is log and is_wanted())
+        restart = partial(log.restart_then, epochs=epochs)
+        await cut(restart, offset, is_wanted=lambda: self.log is log and is_wanted())
 
     def delete_records(self, offset: int) -> int:
         """Move the log start, as DeleteRecords asks; -1 means the high watermark. Return the offset to wait for."""

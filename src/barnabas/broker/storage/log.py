@@ -7,7 +7,7 @@ change. An `OSError` becomes a `LogDirFault`: the environment gets it first, the
 `log_segments`, `truncation`, `retention` and `log_flush`. Callers read the state's fields and change them by methods only.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Refused
@@ -16,7 +16,7 @@ from barnabas.broker.storage import names
 from barnabas.broker.storage.appender import LogAppender
 from barnabas.broker.storage.checkpoints import write_partition_metadata
 from barnabas.broker.storage.environment import LogEnvironment
-from barnabas.broker.storage.epoch_cache import EpochEnd, LeaderEpochCache
+from barnabas.broker.storage.epoch_cache import EpochEnd, EpochEntry, LeaderEpochCache
 from barnabas.broker.storage.epoch_file import EpochFile
 from barnabas.broker.storage.log_flush import FlushJob, LogFlusher
 from barnabas.broker.storage.log_read import LogReader
@@ -294,10 +294,16 @@ class Log(LogState):
         self._truncator.truncate_then(offset, is_wanted=is_wanted, then=then)
 
     def restart_then(
-        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+        self,
+        offset: int,
+        *,
+        epochs: Sequence[EpochEntry] = (),
+        is_wanted: Callable[[], bool],
+        then: Callable[[Exception | None], None],
     ) -> None:
-        """Drop everything, if `is_wanted`; the next record gets `offset`. Call `then` when a crash cannot undo that."""
-        self._truncator.restart_then(offset, is_wanted=is_wanted, then=then)
+        """Drop everything but `epochs`, if `is_wanted`; the next record gets `offset`. Call `then` when a crash cannot undo
+        that."""
+        self._truncator.restart_then(offset, epochs=epochs, is_wanted=is_wanted, then=then)
 
     def start_from_tier_then(
         self, start: TierStart, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]

@@ -7,6 +7,7 @@ log is unchanged, so the caller can check whether the truncation is still wanted
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from barnabas.base.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.base.host import descriptors
@@ -270,15 +271,21 @@ class LogTruncator:
             state.fault_half_way(error)
 
     def restart_then(
-        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+        self,
+        offset: int,
+        *,
+        epochs: Sequence[EpochEntry] = (),
+        is_wanted: Callable[[], bool],
+        then: Callable[[Exception | None], None],
     ) -> None:
-        """Drop everything, if `is_wanted`, then call `then` with the error, if any. The next record gets `offset`.
+        """Drop everything but `epochs`, if `is_wanted`, then call `then` with the error, if any. The next record gets `offset`.
 
         A crash before `then` leaves an empty log. Without the new bounds on disk, a crash after it could lose records:
         recovery would drop a log that ends below its former start, and trust unflushed records below the former recovery
         point.
         """
-        self._restart_then(lambda: self.restart_at(offset, log_start_offset=offset), is_wanted=is_wanted, then=then)
+        restart = partial(self.restart_at, offset, log_start_offset=offset, epochs=epochs)
+        self._restart_then(restart, is_wanted=is_wanted, then=then)
 
     def start_from_tier_then(
         self, start: TierStart, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]

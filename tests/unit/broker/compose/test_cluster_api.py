@@ -8,6 +8,7 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.api.cluster import ClusterApi
 from barnabas.broker.controller.context import ControllerContext
+from barnabas.broker.controller.events import AlterReassignments
 from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -25,12 +26,12 @@ def test_number_of_replicas_that_must_not_change_is_the_one_that_a_partition_is_
     known.assign(TopicPartition("t", MOVING), ReplicaAssignment((1, 2, 3, 4), adding=(3, 4), removing=(1, 2)))
     known.assign(TopicPartition("t", STILL), ReplicaAssignment((1, 2)))
 
-    async def alter(targets: dict[TopicPartition, object]) -> dict[TopicPartition, None]:
-        return dict.fromkeys(targets)
+    async def accept(request: AlterReassignments) -> dict[TopicPartition, None]:
+        return dict.fromkeys(request.targets)
 
     context: Any = SimpleNamespace(
         require_cluster=lambda call, operation: None,
-        controller=SimpleNamespace(machine=SimpleNamespace(context=known), alter_reassignments=alter),
+        controller=SimpleNamespace(machine=SimpleNamespace(context=known), call=accept),
     )
 
     def codes(number: int, replicas: list[int] | None) -> ErrorCode:

@@ -263,10 +263,10 @@ class ChaosCluster(ModelCluster):
         names = self.random.choice(states).split("/")
         return TopicPartition(names[3], int(names[5]))
 
-    def _ask(self, make: Callable[[int], Event]) -> None:
+    def _ask(self, request: Event) -> None:
         active = [each for each in self.brokers.values() if each.machine.is_active]
         if active:
-            self.tell(self.random.choice(active).id, make(self.token()))
+            self.tell(self.random.choice(active).id, request)
 
     def propose(self, partition: TopicPartition, isr: tuple[int, ...]) -> None:
         """Let a broker that believes to be leader ask for this ISR."""
@@ -277,9 +277,7 @@ class ChaosCluster(ModelCluster):
         proposed = ProposedIsr(state.leader_epoch, isr, state.partition_epoch, state.recovery)
         topic_id = self.topic_id(partition.topic)
         assert topic_id is not None
-        self._ask(
-            lambda token: AlterPartition(token, leader.id, leader.epoch, {(topic_id, partition.partition): proposed})
-        )
+        self._ask(AlterPartition(leader.id, leader.epoch, {(topic_id, partition.partition): proposed}))
 
     def _shrink_or_grow(self) -> None:
         partition = self._partition()
@@ -302,7 +300,7 @@ class ChaosCluster(ModelCluster):
             target = (
                 None if self.random.random() < 0.2 else tuple(self.random.sample(BROKERS, self.random.randint(1, 3)))
             )
-            self._ask(lambda token: AlterReassignments(token, {partition: target}))
+            self._ask(AlterReassignments({partition: target}))
 
     def _fail_directory(self) -> None:
         """Fail the directory of one partition on a broker, until it is started again."""
@@ -314,11 +312,11 @@ class ChaosCluster(ModelCluster):
             self.write(Create(paths.log_dir_event(), encode_log_dir_event(broker.id), sequence=True))
 
     def _elect(self) -> None:
-        self._ask(lambda token: ElectLeaders(token, None, ElectionType.PREFERRED))
+        self._ask(ElectLeaders(None, ElectionType.PREFERRED))
 
     def _shut_down(self, broker_id: int) -> None:
         epoch = self.brokers[broker_id].epoch
-        self._ask(lambda token: ControlledShutdown(token, broker_id, epoch))
+        self._ask(ControlledShutdown(broker_id, epoch))
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ A broker stores the requests that it gets, and answers them. Tests look at the s
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicId, TopicPartition
 from barnabas.broker.controller.effects import (
-    AlterPartitionReply,
     CloseChannel,
     Effect,
     Elected,
@@ -18,7 +18,6 @@ from barnabas.broker.controller.effects import (
     MetadataState,
     OpenChannel,
     Reply,
-    ReplyValue,
     Resigned,
     SendLeaderAndIsr,
     SendStopReplica,
@@ -28,7 +27,9 @@ from barnabas.broker.controller.effects import (
 )
 from barnabas.broker.controller.events import (
     AlterPartition,
+    ApiEvent,
     Event,
+    Failure,
     LeaderAndIsrAnswered,
     ProposedIsr,
     SessionExpired,
@@ -55,6 +56,8 @@ from tests.memory_zookeeper import Fired, MemoryZooKeeper
 
 NOW_MS = 1_700_000_000_000
 
+R = TypeVar("R")
+
 
 @dataclass
 class ModelBroker:
@@ -77,7 +80,7 @@ class ModelBroker:
     #: The broker's answer to StopReplica with deletion.
     deletion_error: ErrorCode = ErrorCode.NONE
     timers: dict[Timer, int] = field(default_factory=dict)
-    replies: dict[object, ReplyValue] = field(default_factory=dict)
+    replies: dict[ApiEvent[Any], Any] = field(default_factory=dict)
     elected: list[int] = field(default_factory=list)
     channels: dict[int, int] = field(default_factory=dict)
 
@@ -98,7 +101,6 @@ class ModelCluster:
         self._is_unseen = False
         self._queue: deque[tuple[int, Event]] = deque()
         self._ids = 0
-        self._tokens = 0
         self.admin = self.zk.open_session()
 
     # --- brokers ------------------------------------------------------------------------------------------------------
@@ -213,16 +215,11 @@ class ModelCluster:
 
     # --- requests to the controller -----------------------------------------------------------------------------------
 
-    def token(self) -> int:
-        self._tokens += 1
-        return self._tokens
-
-    def call(self, make: Callable[[int], Event], broker_id: int | None = None) -> ReplyValue:
+    def call(self, request: ApiEvent[R], broker_id: int | None = None) -> R | Failure:
         """Ask the controller (or a certain broker) and return the reply."""
-        token = self.token()
         target = self.controller if broker_id is None else self.brokers[broker_id]
-        self.tell(target.id, make(token))
-        return target.replies.pop(token)
+        self.tell(target.id, request)
+        return target.replies.pop(request)
 
     def alter_isr(self, partition: TopicPartition, isr: Iterable[int], **changes: int) -> LeaderAndIsr | ErrorCode:
         """Let the leader propose another ISR, with the epochs that it knows."""
@@ -233,8 +230,8 @@ class ModelCluster:
             **changes,  # type: ignore[arg-type]
         )
         key = (self.controller.machine.context.topic_ids[partition.topic], partition.partition)
-        reply = self.call(lambda token: AlterPartition(token, leader.id, leader.epoch, {key: proposed}))
-        assert isinstance(reply, AlterPartitionReply)
+        reply = self.call(AlterPartition(leader.id, leader.epoch, {key: proposed}))
+        assert not isinstance(reply, Failure)
         return reply.partitions[key] if reply.error is ErrorCode.NONE else reply.error
 
     # --- looking ------------------------------------------------------------------------------------------------------
@@ -302,8 +299,8 @@ class ModelCluster:
                     self._deliver(broker, target, effect)
             case SendStopReplica():
                 self._deliver(broker, effect.broker_id, effect)
-            case Reply(token, value):
-                broker.replies[token] = value
+            case Reply(request, value):
+                broker.replies[request] = value
             case StartTimer(timer, delay_ms):
                 broker.timers[timer] = delay_ms
             case Elected(epoch):

@@ -1,12 +1,11 @@
 """The main scenes of a controller, as stories: events, writes to ZooKeeper, requests to brokers."""
 
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from enum import Enum
 
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.controller.effects import (
-    AlterPartitionReply,
     CloseChannel,
     Effect,
     Elected,
@@ -22,6 +21,7 @@ from barnabas.broker.controller.effects import (
 )
 from barnabas.broker.controller.events import (
     AlterPartition,
+    AlterPartitionReply,
     AlterReassignments,
     ElectionType,
     ElectLeaders,
@@ -79,10 +79,10 @@ def _event(event: Event) -> str:
             return "ZooKeeper answers"
         case LeaderAndIsrAnswered() | StopReplicaAnswered() | UpdateMetadataAnswered():
             return f"{type(event).__name__} of broker {event.broker_id}"
-        case AlterPartition(_, broker_id):
+        case AlterPartition(broker_id):
             [proposed] = event.partitions.values()
             return f"AlterPartition of broker {broker_id}: isr {_value(proposed.isr)} in epoch {proposed.leader_epoch}"
-    values = [_value(getattr(event, each.name)) for each in fields(event) if each.name != "token"]
+    values = [_value(getattr(event, each.name)) for each in fields(event)]
     return " ".join([type(event).__name__, *values])
 
 
@@ -138,9 +138,7 @@ def _reply(value: object) -> str:
     if isinstance(value, AlterPartitionReply):
         [answer] = value.partitions.values()
         return _leadership(answer) if isinstance(answer, LeaderAndIsr) else answer.name
-    if not is_dataclass(value):
-        return str(value)
-    return " ".join([type(value).__name__, *(_value(getattr(value, each.name)) for each in fields(value))])
+    return _value(value)
 
 
 def _leadership(state: LeaderAndIsr) -> str:
@@ -192,7 +190,7 @@ def test_leader_dies_and_returns(story: Story) -> None:
     cluster.start(3)
     cluster.alter_isr(T0, (2, 3))
     story.title("an administrator asks for the preferred leader")
-    cluster.call(lambda token: ElectLeaders(token, (T0,), ElectionType.PREFERRED))
+    cluster.call(ElectLeaders((T0,), ElectionType.PREFERRED))
     assert cluster.state(T0).leader == 3
 
 
@@ -213,7 +211,7 @@ def test_reassignment(story: Story) -> None:
     story.title("a topic on broker 1")
     cluster.create_topic("t", (1,))
     story.title("an administrator moves it to brokers 2 and 3")
-    cluster.call(lambda token: AlterReassignments(token, {T0: (2, 3)}))
+    cluster.call(AlterReassignments({T0: (2, 3)}))
     story.title("the new replicas have caught up")
     cluster.alter_isr(T0, (1, 2, 3))
     assert cluster.assignment(T0).replicas == (2, 3)

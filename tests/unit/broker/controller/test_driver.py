@@ -12,8 +12,16 @@ import pytest
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import TopicId, TopicPartition
-from barnabas.broker.controller.effects import Failure
-from barnabas.broker.controller.events import ElectionType, ProposedIsr
+from barnabas.broker.controller.events import (
+    AllocateProducerIds,
+    AlterPartition,
+    AlterReassignments,
+    ControlledShutdown,
+    ElectionType,
+    Failure,
+    ListReassignments,
+    ProposedIsr,
+)
 from barnabas.broker.controller.topics import FORMER_TOPIC_WAIT_S, MorePartitions, NewTopic, TopicAdmin, TopicDefaults
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import Create, Guard, Operation, SetData
@@ -30,6 +38,7 @@ from barnabas.broker.zookeeper_client.znodes import (
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+from tests.support.waiting import eventually
 from tests.unit.broker.controller.live_cluster import LiveBroker, LiveCluster, live_cluster, run
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden/kafka-3.9.1/znodes.json").read_text())
@@ -83,9 +92,7 @@ async def test_znodes_are_equal_to_kafkas() -> None:
         failures = await make(cluster, *wanted)
         assert set(failures.values()) == {None}
         controller = await cluster.the_controller()
-        block = await controller.controller.allocate_producer_ids(
-            broker_id=1, broker_epoch=cluster.brokers[1].registrar.epoch
-        )
+        block = await controller.controller.call(AllocateProducerIds(1, cluster.brokers[1].registrar.epoch))
         assert (block.first, block.last) == (0, 999)
         tree = await cluster.dump(controller.session)
         expected = {
@@ -452,15 +459,16 @@ async def test_isr_elections_reassignment_and_shutdown_go_through_the_controller
 
         async def alter(isr: tuple[int, ...]) -> None:
             now = await state(cluster, ORDERS)
-            reply = await api.alter_partition(
-                broker_id=now.leader,
-                broker_epoch=cluster.brokers[now.leader].registrar.epoch,
-                partitions={(topic_id, 0): ProposedIsr(now.leader_epoch, isr, now.partition_epoch)},
-                version=3,
+            reply = await api.call(
+                AlterPartition(
+                    now.leader,
+                    cluster.brokers[now.leader].registrar.epoch,
+                    {(topic_id, 0): ProposedIsr(now.leader_epoch, isr, now.partition_epoch)},
+                )
             )
             assert isinstance(reply.partitions[(topic_id, 0)], LeaderAndIsr)
 
-        remaining = await api.controlled_shutdown(broker_id=2, broker_epoch=cluster.brokers[2].registrar.epoch)
+        remaining = await api.call(ControlledShutdown(2, cluster.brokers[2].registrar.epoch))
         assert remaining == ()
         assert (await state(cluster, ORDERS)).leader == 3
         await cluster.kill(2)
@@ -470,11 +478,11 @@ async def test_isr_elections_reassignment_and_shutdown_go_through_the_controller
         assert elected == {ORDERS: None}
         assert controller.leader(ORDERS) == 2
 
-        assert await api.alter_reassignments({ORDERS: (1, 3)}) == {ORDERS: None}
+        assert await api.call(AlterReassignments({ORDERS: (1, 3)})) == {ORDERS: None}
         moving = ReplicaAssignment((1, 3, 2), adding=(1,), removing=(2,))
-        assert await api.list_reassignments(None) == {ORDERS: moving}
+        assert await api.call(ListReassignments(None)) == {ORDERS: moving}
         await alter((2, 3, 1))
-        assert await api.list_reassignments([ORDERS]) == {}
+        assert await api.call(ListReassignments((ORDERS,))) == {}
         assert (await state(cluster, ORDERS)).leader == 1
 
 
@@ -486,7 +494,7 @@ async def test_broker_that_is_not_controller_refuses() -> None:
             other.delete_topics(["t"], timeout_ms=1),
             other.create_partitions([], timeout_ms=1),
             other.elect_leaders(None, ElectionType.PREFERRED, timeout_ms=1),
-            other.allocate_producer_ids(broker_id=1, broker_epoch=1),
+            other.call(AllocateProducerIds(1, 1)),
             other.update_features(["x"]),
         ):
             with pytest.raises(Refused) as refused:
@@ -568,9 +576,10 @@ async def test_broker_that_was_wrongly_suspected_counts_as_alive_once_it_answers
         await cluster.until_known(suspect)
         # The broker gets the news that it does not lead any more.
         await suspect.until(lambda: suspect.leader(ORDERS) == 3)
-        requests = [each for each in suspect.received if isinstance(each, LeaderAndIsrRequest)]
-        [each] = requests[0].topic_states[0].partition_states
-        assert (each.leader, each.leader_epoch) == (3, (await state(cluster, ORDERS)).leader_epoch)
+        await eventually(lambda: any(isinstance(request, LeaderAndIsrRequest) for request in suspect.received))
+        request = next(request for request in suspect.received if isinstance(request, LeaderAndIsrRequest))
+        [sent] = request.topic_states[0].partition_states
+        assert (sent.leader, sent.leader_epoch) == (3, (await state(cluster, ORDERS)).leader_epoch)
 
 
 async def test_unclean_election_waits_until_the_suspects_session_has_ended() -> None:
@@ -587,9 +596,7 @@ async def test_unclean_election_waits_until_the_suspects_session_has_ended() -> 
         alone = ProposedIsr(before.leader_epoch, (2,), before.partition_epoch)
         topic_id = leader.metadata.topic_id("orders")
         assert topic_id is not None
-        await controller.alter_partition(
-            broker_id=2, broker_epoch=leader.registrar.epoch, partitions={(topic_id, 0): alone}, version=3
-        )
+        await controller.call(AlterPartition(2, leader.registrar.epoch, {(topic_id, 0): alone}))
         cluster.refuse(2)
         await until_led(cluster, -1)
         await cluster.kill(2)
@@ -619,21 +626,22 @@ async def test_reassignment_that_would_delete_the_only_replicas_in_sync_is_refus
     async with live_cluster(1, 2, 3) as cluster:
         assert await make(cluster, NewTopic("orders", assignment={0: [2]})) == {"orders": None}
         controller = (await cluster.the_controller()).controller
-        assert await controller.alter_reassignments({ORDERS: (1, 3)}) == {ORDERS: None}
+        assert await controller.call(AlterReassignments({ORDERS: (1, 3)})) == {ORDERS: None}
         joining = await state(cluster, ORDERS)
         topic_id = cluster.brokers[2].metadata.topic_id("orders")
         assert topic_id is not None
-        await controller.alter_partition(
-            broker_id=2,
-            broker_epoch=cluster.brokers[2].registrar.epoch,
-            partitions={(topic_id, 0): ProposedIsr(joining.leader_epoch, (2, 3), joining.partition_epoch)},
-            version=3,
+        await controller.call(
+            AlterPartition(
+                2,
+                cluster.brokers[2].registrar.epoch,
+                {(topic_id, 0): ProposedIsr(joining.leader_epoch, (2, 3), joining.partition_epoch)},
+            )
         )
         await cluster.kill(2)
         await until_led(cluster, 3)
         assert (await state(cluster, ORDERS)).isr == (3,)
         for plan in (None, (2, 1)):
-            answer = (await controller.alter_reassignments({ORDERS: plan}))[ORDERS]
+            answer = (await controller.call(AlterReassignments({ORDERS: plan})))[ORDERS]
             assert answer is not None
             assert answer.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert not any(isinstance(each, StopReplicaRequest) for each in cluster.brokers[3].received)
@@ -656,7 +664,7 @@ async def test_assignment_that_is_too_large_for_zookeeper_is_refused_and_the_con
         most = len(data or b"")
         wide = await make(cluster, NewTopic("wide", 20, 2))
         more = await controller.create_partitions([MorePartitions("orders", 20)], timeout_ms=5_000)
-        moved = await controller.alter_reassignments({ORDERS: (2,)})
+        moved = await controller.call(AlterReassignments({ORDERS: (2,)}))
         for refusal, code in (
             (wide["wide"], ErrorCode.INVALID_PARTITIONS),
             (more["orders"], ErrorCode.INVALID_PARTITIONS),
@@ -664,9 +672,9 @@ async def test_assignment_that_is_too_large_for_zookeeper_is_refused_and_the_con
         ):
             assert refusal is not None and refusal.code is code
             assert "larger than ZooKeeper takes" in (refusal.message or "")
-        assert await controller.list_reassignments(None) == {}
+        assert await controller.call(ListReassignments(None)) == {}
         most = 1_000_000
-        assert await controller.alter_reassignments({ORDERS: (2,)}) == {ORDERS: None}
+        assert await controller.call(AlterReassignments({ORDERS: (2,)})) == {ORDERS: None}
 
 
 async def test_topic_whose_settings_are_too_large_for_zookeeper_is_not_created() -> None:

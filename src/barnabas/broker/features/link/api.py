@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from barnabas.base.errors import ErrorCode, Malformed, Refused
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import AclOperation, AclResourceType
+from barnabas.broker.controller.events import RenewLeaderEpoch
 from barnabas.broker.features.link.changes import LinkChanges, no_such_link
 from barnabas.broker.features.link.manager import Link, LinkManager
 from barnabas.broker.features.link.replica import MirrorReplica
@@ -154,13 +155,8 @@ class LinksApi:
     @serves("RenewLeaderEpoch", refusal())
     async def renew_leader_epoch(self, call: Call, request: RenewLeaderEpochRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
-        failure = await self._context.controller.renew_leader_epoch(
-            TopicPartition(request.topic, request.partition),
-            leader=request.broker_id,
-            leader_epoch=request.leader_epoch,
-        )
-        if failure is not None:
-            raise Refused(failure.code, failure.message)
+        partition = TopicPartition(request.topic, request.partition)
+        await self._context.controller.call(RenewLeaderEpoch(partition, request.broker_id, request.leader_epoch))
         return RenewLeaderEpochResponse()
 
 

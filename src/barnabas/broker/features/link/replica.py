@@ -360,14 +360,17 @@ class MirrorReplica:
             log.warning(
                 "[mirror %s] the source starts at offset %d: dropping offsets %d to %d", self.tp, offset, start, before
             )
-        await self.partition.truncate_fully_and_start_at(offset, is_wanted=lambda: self.leads and is_wanted())
+        # Replicas of an empty log hold no records of this epoch yet: it goes on, and followers find its new start. The log
+        # keeps the epoch while the new start is written to disk, because followers may ask for it meanwhile.
+        kept = [] if before > start else [EpochEntry(self.partition.machine.leader_epoch, offset)]
+        await self.partition.truncate_fully_and_start_at(
+            offset, epochs=kept, is_wanted=lambda: self.leads and is_wanted()
+        )
         if mirror_log.log_end_offset != before:
             self.epochs.clear()
             if before > start:
                 self._was_cut(before)
             else:
-                # Replicas hold no records of this epoch yet: followers find the new start.
-                mirror_log.assign_epoch_start(self.partition.machine.leader_epoch)
                 self._hosted.wake_all(self.partition)
         await self._leave_cut_epoch()
 

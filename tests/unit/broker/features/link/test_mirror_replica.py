@@ -1,6 +1,7 @@
 """A mirror's leader, on a real log: it records the source's epochs first, and after a truncation waits for a new epoch."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from barnabas.broker.replication.hosted import HostedPartitions
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.state import PartitionLeadership
+from barnabas.broker.storage.epoch_cache import EpochEntry
 from barnabas.broker.zookeeper_client.znodes_link import MirrorPartition
 from barnabas.wire.record_batch import iter_batches
 from barnabas.wire.record_build import BatchBuilder
@@ -240,3 +242,20 @@ async def test_batch_beyond_the_largest_offset_is_refused(tmp_path: Path) -> Non
     with pytest.raises(Refused, match="beyond the largest offset"):
         mirror.receive(batch((1 << 63) - 3, 3, count=10))
     assert mirror.replica.log_end == 0
+
+
+async def test_empty_mirror_that_starts_later_never_loses_its_leader_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 15 of the world `link`: until the new start was on disk, the leader's log had no epoch, and followers ask for it."""
+    mirror = Mirror(tmp_path)
+    log = mirror.stored.log
+    saves: list[Callable[[Exception | None], None]] = []
+    monkeypatch.setattr(type(log._truncator), "_save_then", lambda truncator, then: saves.append(then))
+    restarting = asyncio.ensure_future(mirror.replica.truncate_fully_and_start_at(Offset(22), is_wanted=lambda: True))
+    while not saves:
+        await asyncio.sleep(0)
+    assert (log.log_end_offset, log.epochs.latest) == (22, EpochEntry(LeaderEpoch(7), Offset(22)))
+    saves.pop()(None)
+    await restarting
+    assert log.epochs.latest == EpochEntry(LeaderEpoch(7), Offset(22))
