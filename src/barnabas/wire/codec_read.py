@@ -223,9 +223,7 @@ class _ReaderSource(Source):
         elif spec.type == "bytes":
             self._emit(depth, f"{obj}.{name} = bytes(buf[pos:stop])")
         else:  # records: a slice of the input, not a copy
-            self._emit(
-                depth, f"{obj}.{name} = (buf if buf.__class__ is memoryview else memoryview(buf))[pos:stop]"
-            )
+            self._emit(depth, f"{obj}.{name} = (buf if buf.__class__ is memoryview else memoryview(buf))[pos:stop]")
         self._emit(depth, "pos = stop")
 
     def _struct(self, depth: int, name: str, spec: Wire, cls: type[Message]) -> None:
