@@ -32,7 +32,7 @@ class Blocks:
     block_bytes: int
     #: Size of the first object.
     size_bytes: int
-    #: Of the segment, or rather of the attempt to copy it.
+    #: The id of the segment: each attempt to copy it has its own.
     segment_uuid: bytes
     #: The CRC32C of each block, packed: (size_bytes / block_bytes, rounded up) * 4 bytes.
     checksums: bytes
