@@ -2,8 +2,8 @@
 
 A copy looks like a segment of a log with holes: the files have the names and positions of the originals, so that the code that
 reads logs reads copies, too. Chunks are fetched on demand, several at once, each only once for all readers. Copies do not
-outlive the broker: it empties the directory at its start. Each chunk is checked by the segment's checksums before it is kept, so
-that every reader sees the bytes that were copied.
+outlive the broker: it empties the directory at its start. Each chunk is checked by the segment's checksums before it is kept,
+so that every reader sees the bytes that were copied.
 
 Owner: the event loop. Threads write the files. Any error raises `StoreFault`: the caller retries later.
 """
