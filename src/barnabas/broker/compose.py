@@ -590,7 +590,7 @@ class Broker:
     async def _end(self) -> None:
         await self.session.stop()
         for plugin in self.plugins:
-            await self._loop.run_in_executor(self._pool, plugin.close)
+            await plugin.close()
         for task in list(self._running):
             task.cancel()
         log.info("stopped")
