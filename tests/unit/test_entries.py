@@ -313,9 +313,6 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "spark/pipelines/events.py": {
         "json.loads": OURS,
     },
-    "spark/pipelines/lineage.py": {
-        "urlopen": "_PATIENCE_S, and no answer is read",
-    },
     "spark/pipelines/project.py": {
         "import yaml": OWNER,
     },
