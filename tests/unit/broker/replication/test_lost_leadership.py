@@ -138,7 +138,7 @@ async def test_partition_that_another_broker_leads_is_given_up_and_clients_are_s
     assert state is not None and (state.leader, state.leader_epoch) == (2, EPOCH + 1)
 
 
-async def test_nobody_is_asked_while_zookeeper_answers():
+async def test_no_broker_is_asked_while_zookeeper_answers():
     world = World()
     assert not await world.gives_up(is_away=False)
     assert world.others.asked == []
