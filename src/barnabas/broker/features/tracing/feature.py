@@ -44,7 +44,7 @@ class TracingPlugin(Plugin):
         )
         host.pipeline.traces = (*host.pipeline.traces, self.tracing.sent)
         # The event loop's own time only advances between iterations: too coarse for spans.
-        host.pipeline.now_s = clock.monotonic_s
+        host.pipeline.exact_s = clock.monotonic_s
         host.produce.append = traced(host.produce.append, self.tracing)
         host.replication.wrap_leader = lambda leader, endpoint: TracedLeader(endpoint, leader, self.tracing)
         log.info("[tracing] spans of %g of all requests go to %s", config.barnabas_otel_sample_ratio, endpoint)
