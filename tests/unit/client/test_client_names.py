@@ -8,8 +8,8 @@ import pytest
 from barnabas.base.errors import ConfigError
 from barnabas.cli import _stdin
 from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options
 from barnabas.cli._format import formatter_of
-from barnabas.cli._tool import options
 from barnabas.cli.console_producer import LineReader, _produce
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client import names

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.base.errors import ErrorCode
-from barnabas.cli._tool import run
+from barnabas.cli._connection import run
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import ClientConfig
