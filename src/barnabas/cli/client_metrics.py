@@ -6,7 +6,8 @@ from barnabas.base.chance import random_uuid
 from barnabas.base.config.client_metrics_config import INTERVAL_MS, MATCH, METRICS, SELECTORS
 from barnabas.base.ids import format_uuid
 from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
-from barnabas.cli._tool import UsageError, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._output import say, say_json
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, exactly_one
 from barnabas.client.admin import configs as admin
 from barnabas.client.asynchronous import AsyncClient
@@ -35,7 +36,7 @@ TOOL = Tool(
     about="Clients that support KIP-714 (Java 3.7, librdkafka 2.6 and later) send nothing until a subscription asks them.",
     examples=(
         "barnabas client-metrics --alter --name all --metrics * --interval 60000",
-        "barnabas client-metrics --alter --name orders --metrics org.apache.kafka.producer. --match client_id=orders-.*",
+        "barnabas client-metrics --alter --name all --match client_id=orders.*",
         "barnabas client-metrics --delete --name all",
     ),
 )

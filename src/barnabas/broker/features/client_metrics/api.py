@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions v0 and PushTelemetry v0 (KIP-714): what a client is asked for, and the metrics that it pushes.
+"""GetTelemetrySubscriptions v0 and PushTelemetry v0 (KIP-714): clients learn which metrics to push, and push them.
 
 Pushed metrics are decompressed and read on a thread, one push at a time: clients choose their size.
 """
@@ -8,8 +8,8 @@ from typing import Final
 
 from barnabas.base.chance import random_uuid
 from barnabas.base.errors import ErrorCode, Malformed, Refused
+from barnabas.broker.features.client_metrics import otlp
 from barnabas.broker.features.client_metrics.instances import ACCEPTED_CODECS, NAME_CHARS_MAX, Client, Instances
-from barnabas.broker.features.client_metrics.otlp import Pushed, read
 from barnabas.broker.features.client_metrics.store import Store
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.server.call import Call
@@ -88,9 +88,9 @@ class ClientMetricsApi:
         return PushTelemetryResponse()
 
 
-def _read(codec: int, metrics: bytes, bytes_max: int) -> Pushed:
+def _read(codec: int, metrics: bytes, bytes_max: int) -> otlp.Pushed:
     try:
-        return read(decompress(codec, metrics, bytes_max))
+        return otlp.read(decompress(codec, metrics, bytes_max))
     except TooLarge as error:
         raise Refused(ErrorCode.TELEMETRY_TOO_LARGE, str(error)) from error
     except Malformed as error:

@@ -23,21 +23,41 @@ class ClientMetricsPlugin(Plugin):
         instances, store, api, registry = self.instances, self.store, self.api, host.context.registry
 
         def gauge(name: str, what: str, read: Callable[[], float]) -> None:
-            registry.gauge(f"kafka_server_client_metrics_{name}", what, read)
+            registry.gauge(name, what, read)
 
-        gauge("instance_count", "Client instances that ask for subscriptions to metrics.", lambda: len(instances.known))
         gauge(
-            "throttle_count", "Requests of clients before the end of their push interval.", lambda: instances.throttled
+            "kafka_server_client_metrics_instance_count",
+            "Client instances that ask for subscriptions to metrics.",
+            lambda: len(instances.known),
         )
         gauge(
-            "unknown_subscription_request_count",
+            "kafka_server_client_metrics_throttle_count",
+            "Requests of clients before the end of their push interval.",
+            lambda: instances.throttled,
+        )
+        gauge(
+            "kafka_server_client_metrics_unknown_subscription_request_count",
             "Pushes with the id of a former subscription.",
             lambda: instances.unknown_subscriptions,
         )
-        gauge("plugin_export_count", "Pushes of metrics that were taken.", lambda: api.pushes)
-        gauge("plugin_error_count", "Pushes of metrics that could not be read.", lambda: api.failed_pushes)
-        gauge("series_count", "Series of metrics that clients have pushed.", store.series_count)
-        gauge("dropped_series_count", "Series that were dropped, because of a bound.", lambda: store.dropped)
+        gauge(
+            "kafka_server_client_metrics_plugin_export_count", "Pushes of metrics that were taken.", lambda: api.pushes
+        )
+        gauge(
+            "kafka_server_client_metrics_plugin_error_count",
+            "Pushes of metrics that could not be read.",
+            lambda: api.failed_pushes,
+        )
+        gauge(
+            "kafka_server_client_metrics_series_count",
+            "Series of metrics that clients have pushed.",
+            store.series_count,
+        )
+        gauge(
+            "kafka_server_client_metrics_dropped_series_count",
+            "Series that were dropped, because of a bound.",
+            lambda: store.dropped,
+        )
 
 
 build = ClientMetricsPlugin

@@ -45,7 +45,7 @@ Subscriptions = Mapping[str, ClientMetricsConfig]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """What a broker knows about a client. Names are cut to NAME_CHARS_MAX."""
+    """A client, as its requests show it. Names are cut to NAME_CHARS_MAX."""
 
     instance_id: bytes
     #: None if the client has none.
@@ -88,6 +88,8 @@ class Instance:
     seen_ms: int
     last_get_ms: int | None = None
     last_push_ms: int | None = None
+    #: Whether the next push may come at any time: clients spread the first push after a subscription over an interval.
+    may_push_early: bool = False
     is_terminating: bool = False
     last_error: ErrorCode = ErrorCode.NONE
     pushes: int = 0
@@ -105,15 +107,15 @@ class Instance:
         if times and now_ms - max(times) < self.subscription.interval_ms and self.last_error not in _ASKS_AGAIN:
             return False
         self.last_get_ms = now_ms
+        self.may_push_early = True
         return True
 
     def may_push(self, now_ms: int) -> bool:
-        # The first push after a subscription may come early: clients spread their pushes over an interval.
-        get_ms, push_ms = self.last_get_ms, self.last_push_ms
-        is_first = get_ms is not None and (push_ms is None or get_ms > push_ms)
-        if not is_first and push_ms is not None and now_ms - push_ms < self.subscription.interval_ms:
+        push_ms = self.last_push_ms
+        if not self.may_push_early and push_ms is not None and now_ms - push_ms < self.subscription.interval_ms:
             return False
         self.last_push_ms = now_ms
+        self.may_push_early = False
         return True
 
 

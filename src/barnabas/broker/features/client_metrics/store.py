@@ -19,7 +19,6 @@ INFO: Final = "kafka_server_client_metrics_client_info"
 #: Kafka's prefix of all standard metrics, which Prometheus's names leave out.
 _STANDARD: Final = "org.apache.kafka."
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
-_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 @dataclass(slots=True)
@@ -91,20 +90,20 @@ class Store:
     def page(self, now_ms: int) -> bytes:
         """Return the metrics in Prometheus's text format."""
         clients = list(self.current(now_ms))
-        families: dict[str, list[str]] = {INFO: [_info(each.client) for each in clients]} if clients else {}
+        families: dict[str, list[str]] = {}
         for client in clients:
             lines = {point.line: point.value for point in client.points.values()}
             for point in client.points.values():
                 # Names that differ only in characters that Prometheus does not have get the same line: the last one counts.
                 if (value := lines.pop(point.line, None)) is not None:
                     families.setdefault(point.family, []).append(f"{point.line} {value!r}\n")
-        return "".join(
-            f"# HELP {family} {_HELP.get(family, 'A metric that clients push.')}\n# TYPE {family} untyped\n{''.join(lines)}"
-            for family, lines in families.items()
-        ).encode()
-
-
-_HELP: Final = {INFO: "The clients whose metrics this broker has; always 1."}
+        pieces = [
+            f"# HELP {INFO} The clients whose metrics this broker has; always 1.\n# TYPE {INFO} gauge\n",
+            *(_info(each.client) for each in clients),
+        ]
+        for family, rows in families.items():
+            pieces += (f"# HELP {family} A metric that clients push.\n# TYPE {family} untyped\n", *rows)
+        return "".join(pieces).encode()
 
 
 def prometheus_name(name: str) -> str:
@@ -139,5 +138,9 @@ def _info(client: Client) -> str:
 
 
 def _braces(labels: Mapping[str, str]) -> str:
-    inside = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(labels.items()))
+    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items()))
     return f"{{{inside}}}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
