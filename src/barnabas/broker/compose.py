@@ -36,6 +36,7 @@ from barnabas.broker.parts.membership import MembershipParts
 from barnabas.broker.parts.replication import ReplicationParts
 from barnabas.broker.parts.security import SecurityParts
 from barnabas.broker.parts.serving import ServingParts
+from barnabas.broker.parts.share import ShareParts
 from barnabas.broker.parts.share_state import ShareStateParts
 from barnabas.broker.parts.starting import StoppedEarly, unless_stopped
 from barnabas.broker.parts.storage import StorageParts
@@ -306,6 +307,7 @@ class Broker:
                 groups=self.groups,
                 transactions=self.transactions,
                 share_state=self.share_state,
+                share=self.share,
                 produce=self.produce,
                 plugins=self.plugins,
             )
@@ -433,16 +435,20 @@ class Broker:
             self.session,
             self._loop,
             self._pool,
+            on_thread=self._on_thread,
             spawn=self._spawn,
             on_bug=self.fail,
         )
         self.groups: GroupParts = parts.groups
         self.transactions: TransactionParts = parts.transactions
         self.share_state: ShareStateParts = parts.share_state
+        self.share: ShareParts = parts.share
+        self.server.closed_listeners.append(self.share.partitions.sessions.owner_lost)
         for listener in (
             leadership_listener(self.groups.coordinator),
             leadership_listener(self.transactions.coordinator),
             leadership_listener(self.share_state.coordinator),
+            self.share.partitions.leadership_changed,
             self.replication.moves.leadership_changed,
         ):
             self.replication.control.subscribe(listener)
@@ -552,6 +558,7 @@ class Broker:
             plugin.stop()
         self.groups.coordinator.close()
         self.transactions.coordinator.close()
+        self.share.partitions.close()
         self.share_state.close()
         await self.controller.stop()
         self.server.close_all()

@@ -19,6 +19,7 @@ from barnabas.broker.parts.entity_settings import EntitySettings
 from barnabas.broker.parts.feature import Plugin
 from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.security import SecurityParts
+from barnabas.broker.parts.share import ShareParts
 from barnabas.broker.parts.share_state import ShareStateParts
 from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.replication.control_requests import ControlRequests
@@ -40,6 +41,7 @@ def build_handlers(
     groups: GroupParts,
     transactions: TransactionParts,
     share_state: ShareStateParts,
+    share: ShareParts,
     produce: ProduceApi,
     plugins: Iterable[Plugin],
 ) -> Mapping[int, ApiHandler]:
@@ -54,6 +56,7 @@ def build_handlers(
         *groups.families,
         *transactions.families,
         *share_state.families,
+        *share.families,
         *(family for plugin in plugins for family in plugin.apis),
         FindCoordinatorApi(
             context,
