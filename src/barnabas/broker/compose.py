@@ -225,11 +225,7 @@ class Broker:
         self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
 
     async def _count_internal_topics(self) -> None:
-        topics = [
-            self.groups.coordinator.topic,
-            self.transactions.coordinator.topic,
-            self.share_state.coordinator.topic,
-        ]
+        topics = [part.coordinator.topic for part in (self.groups, self.transactions, self.share_state)]
         for plugin in self.plugins:
             topics += plugin.internal_topics
         await asyncio.gather(*(each.look() for each in topics))

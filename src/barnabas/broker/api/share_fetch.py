@@ -242,7 +242,7 @@ class _FetchAnswer(_Answer):
         def data_of(wanted: TopicIdPartition) -> fetching.PartitionData:
             data = found.get(wanted)
             if data is None:
-                data = found[wanted] = fetching.PartitionData(partition_index=wanted.partition, records=None)
+                data = found[wanted] = fetching.PartitionData(partition_index=wanted.partition, records=b"")
             return data
 
         size_bytes = 0

@@ -124,4 +124,4 @@ class SharePartitions:
 
 
 def _ignore(refused: Refused | None) -> None:
-    """Nobody waits for this decision."""
+    """No request waits for this decision."""

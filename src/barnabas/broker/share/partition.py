@@ -405,7 +405,7 @@ class SharePartition:
 
 
 def _ignore(refused: Refused | None) -> None:
-    """Nobody waits for this decision."""
+    """No request waits for this decision."""
 
 
 class _HighWatermarkKnown(DelayedOperation):
