@@ -313,9 +313,6 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "spark/pipelines/events.py": {
         "json.loads": OURS,
     },
-    "spark/pipelines/lineage.py": {
-        "urlopen": "_PATIENCE_S, and no answer is read",
-    },
     "spark/pipelines/project.py": {
         "import yaml": OWNER,
     },
@@ -380,7 +377,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "json.loads": TABLES,
     },
     "spark/tables/direct.py": {
-        "import pyarrow.json": "columns that are known; unknown ones only where DEPTH_MAX and _NAMES_MAX allow it",
+        "import pyarrow.json": "columns that are known; unknown ones only where STRUCT_LEVELS_MAX and _NAMES_MAX allow it",
     },
     "spark/tables/filling.py": {
         "json.loads": OURS,

@@ -309,6 +309,7 @@ class Broker:
             )
         )
         self.health.watch(logs=self.logs, replicas=self.replicas, cluster=(self.broker_id, self.metadata))
+        self.health.watch(lost_leadership=self.replication.lost_leadership)
         self._add_gauges()
 
     def _build_features(self, config: BrokerConfig) -> None:
@@ -379,6 +380,7 @@ class Broker:
             self.broker_connections,
             self.controller_client,
             self.membership.readiness,
+            self.session,
             broker_epoch=self.membership.epoch,
             load_settings=self.settings.load_topics,
             report_failed_dir=report_failed_dir,
@@ -593,7 +595,7 @@ class Broker:
     async def _end(self) -> None:
         await self.session.stop()
         for plugin in self.plugins:
-            await self._loop.run_in_executor(self._pool, plugin.close)
+            await plugin.close()
         for task in list(self._running):
             task.cancel()
         log.info("stopped")

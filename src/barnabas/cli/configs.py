@@ -13,18 +13,11 @@ from barnabas.base.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
 from barnabas.base.java_text import java_double
 from barnabas.base.names import did_you_mean
 from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
-from barnabas.cli._tool import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    UsageError,
-    exactly_one,
-    options,
-    run,
-    say,
-    say_json,
-    warn_of_unknown,
-)
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
+from barnabas.cli._parsing import warn_of_unknown
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
 from barnabas.client.admin import configs as admin
 from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.asynchronous import AsyncClient
