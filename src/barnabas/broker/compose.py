@@ -300,10 +300,7 @@ class Broker:
                 control_requests=self.replication.control,
                 settings=self.settings,
                 security=self.security,
-                groups=self.groups,
-                transactions=self.transactions,
-                share_state=self.share_state,
-                share=self.share,
+                coordinators=self.coordinators,
                 produce=self.produce,
                 plugins=self.plugins,
             )
@@ -427,7 +424,7 @@ class Broker:
         )
 
     def _assemble_coordinators(self) -> None:
-        parts = coordinators.assemble(
+        self.coordinators = parts = coordinators.assemble(
             self.context,
             self.membership,
             self.session,
@@ -554,10 +551,7 @@ class Broker:
         self.replication.fetchers.stop()
         for plugin in self.plugins:
             plugin.stop()
-        self.groups.coordinator.close()
-        self.transactions.coordinator.close()
-        self.share.partitions.close()
-        self.share_state.close()
+        self.coordinators.close()
         await self.controller.stop()
         self.server.close_all()
         self.metrics_server.stop()

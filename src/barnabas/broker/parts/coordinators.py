@@ -33,6 +33,17 @@ class Coordinators(NamedTuple):
     share_state: ShareStateParts
     share: ShareParts
 
+    @property
+    def families(self) -> list[object]:
+        """Families of APIs."""
+        return [*self.groups.families, *self.transactions.families, *self.share_state.families, *self.share.families]
+
+    def close(self) -> None:
+        self.groups.coordinator.close()
+        self.transactions.coordinator.close()
+        self.share.partitions.close()
+        self.share_state.close()
+
 
 def assemble(
     context: BrokerContext,
