@@ -34,6 +34,7 @@ class TracingPlugin(Plugin):
         cluster_id, broker_id = host.context.cluster_id, host.context.broker_id
         endpoint = config.barnabas_otel_endpoint
         assert endpoint is not None
+        self._on_thread = host.on_thread
         self._processor, self._resource = _exporting(endpoint, cluster_id=cluster_id, broker_id=broker_id)
         self.tracing = Tracing(
             cluster_id=cluster_id,
@@ -70,9 +71,9 @@ class TracingPlugin(Plugin):
             )
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Send the remaining spans."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        await self._on_thread(self._processor.shutdown)
 
 
 def _exporting(endpoint: str, *, cluster_id: str, broker_id: int) -> "tuple[BatchSpanProcessor, Resource]":
