@@ -7,7 +7,7 @@ import pytest
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import LeaderEpoch, TopicPartition
 from barnabas.broker.replication import early_batches
-from barnabas.broker.replication.appends import AppendEntry, AppendEntry
+from barnabas.broker.replication.appends import AppendEntry
 from barnabas.broker.replication.state import PartitionLeadership
 from barnabas.broker.storage.log_types import Origin
 from barnabas.wire.record_batch import MAX_SEQUENCE
