@@ -14,11 +14,13 @@ import gc
 import inspect
 import signal
 from collections.abc import Generator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import hypothesis
 import pytest
 import uvloop
+from tests.support.async_fixture import OnTestLoop
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/scenarios/spark/"
@@ -142,13 +144,17 @@ COROUTINE_TEST_S = 60
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test may be a coroutine: it gets an event loop of its own; with the marker `uvloop`, the loop that a broker has."""
+    """A test may be a coroutine: it gets an event loop of its own; with the marker `uvloop`, the loop that a broker has. Its
+    fixtures may be made on that loop, see `async_fixture`."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
 
     async def bounded() -> None:
-        async with asyncio.timeout(COROUTINE_TEST_S):
+        async with asyncio.timeout(COROUTINE_TEST_S), AsyncExitStack() as fixtures:
+            for name, value in arguments.items():
+                if isinstance(value, OnTestLoop):
+                    arguments[name] = await fixtures.enter_async_context(value.context)
             await pyfuncitem.obj(**arguments)
 
     (uvloop.run if pyfuncitem.get_closest_marker("uvloop") else asyncio.run)(bounded())

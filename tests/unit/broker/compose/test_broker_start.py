@@ -33,6 +33,7 @@ from barnabas.wire.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, ask, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, session, zookeeper
 
@@ -142,5 +143,4 @@ async def test_broker_without_metadata_logs_that_it_waits_for_the_controller(
         await controller.create(paths.CONTROLLER, ControllerRegistration(2).encode(), ephemeral=True)
         settings = {"advertised.listeners": f"{LISTENER}://{ADDRESS.host}:{ADDRESS.port}"}
         async with live_broker(ensemble, tmp_path, settings, ready=False):
-            while "Does it reach this broker at PLAINTEXT://localhost:1?" not in caplog.text:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: "Does it reach this broker at PLAINTEXT://localhost:1?" in caplog.text)

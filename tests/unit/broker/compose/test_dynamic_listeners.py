@@ -13,6 +13,7 @@ from barnabas.broker.zookeeper_client.znodes import BrokerRegistration
 from barnabas.client.connection import Connection, open_connection
 from barnabas.client.errors import ConnectionLost
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, alter, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
@@ -59,9 +60,7 @@ async def until_refused(port: int) -> None:
 
 
 async def is_closed(connection: Connection) -> bool:
-    async with asyncio.timeout(20):
-        while not connection.closed:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: connection.closed)
     return True
 
 
@@ -90,9 +89,7 @@ async def test_an_advertised_address_changes_at_once(tmp_path: Path) -> None:
         await until_advertised(port, ("localhost", port))
         assert await registered(other) == {LISTENER: port}
         ensemble.expire_sessions()
-        async with asyncio.timeout(20):
-            while not broker.registrar.is_of_this_session:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: broker.registrar.is_of_this_session)
         await until_advertised(port, ("localhost", port))
 
 

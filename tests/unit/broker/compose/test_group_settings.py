@@ -1,6 +1,5 @@
 """Settings of groups by request: kept in ZooKeeper, known on every broker, checked as Kafka 4.3 checks them."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import ask, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
@@ -80,9 +80,7 @@ async def test_change_is_kept_in_zookeeper_and_reaches_the_other_broker(tmp_path
         path = f"/config/groups/{paths.sanitize(ODD)}"
         data, _ = await other.get(path)
         assert decode_config(path, data) == {"consumer.session.timeout.ms": "50000"}
-        async with asyncio.timeout(10):
-            while two.dynamic.group_config(ODD).consumer_session_timeout_ms != 50_000:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: two.dynamic.group_config(ODD).consumer_session_timeout_ms == 50_000)
         _, found = await describe(two, ODD)
         assert found["consumer.session.timeout.ms"] == ("50000", ConfigSource.DYNAMIC_GROUP_CONFIG)
         assert found["consumer.heartbeat.interval.ms"] == ("5000", ConfigSource.DEFAULT_CONFIG)

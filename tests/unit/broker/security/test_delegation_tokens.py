@@ -13,6 +13,7 @@ from barnabas.broker.security.tokens import DelegationTokens, TokenLimits, conce
 from barnabas.broker.zookeeper_client import paths
 from barnabas.wire.auth.exchange import SaslFailed
 from barnabas.wire.auth.mechanisms.scram import ScramClient, ScramMechanism, ScramServer
+from tests.support.waiting import eventually
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 ALICE, BOB, CAROL = (Principal("User", name) for name in ("alice", "bob", "carol"))
@@ -144,9 +145,7 @@ async def test_token_lies_in_zookeeper_without_its_secret_and_the_other_broker_h
             following = tasks.create_task(reader.run())
             info = here.create(token_id="id", owner=ALICE, requester=ALICE, renewers=(BOB,), lifetime_ms=-1, now_ms=5)
             await writer.write(info)
-            async with asyncio.timeout(60):
-                while not len(there):
-                    await asyncio.sleep(0.005)
+            await eventually(lambda: len(there))
             assert list(there) == [info]
             stored, _ = await one.get(paths.delegation_token("id"))
             assert json.loads(stored) == {
@@ -159,9 +158,7 @@ async def test_token_lies_in_zookeeper_without_its_secret_and_the_other_broker_h
             assert list(late) == [info]
             await writer.remove("id")
             await writer.remove("id")  # another broker was faster: no harm
-            async with asyncio.timeout(60):
-                while len(there):
-                    await asyncio.sleep(0.005)
+            await eventually(lambda: not len(there))
             assert not await one.children(paths.DELEGATION_TOKENS)
             following.cancel()
 
@@ -180,9 +177,7 @@ async def test_expired_token_that_cannot_be_removed_ends_no_broker_and_keeps_no_
         await one.create(f"{paths.delegation_token('locked')}/something")
         async with asyncio.TaskGroup() as tasks:
             removing = tasks.create_task(store.remove_expired(5, lambda: True))
-            async with asyncio.timeout(60):
-                while len(known) > 1:
-                    await asyncio.sleep(0.005)
+            await eventually(lambda: len(known) <= 1)
             await asyncio.sleep(0.05)
             assert not removing.done()
             removing.cancel()

@@ -25,7 +25,8 @@ from barnabas.broker.zookeeper_client.session import SessionState, ZooKeeperSess
 from barnabas.broker.zookeeper_client.zk_errors import SessionExpired
 from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, Endpoint
 from tests.manual_time import ManualClock
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, States, run, session, zookeeper
+from tests.support.waiting import eventually
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, session, states_of, zookeeper
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden/kafka-3.9.1/znodes.json").read_text())
 
@@ -90,7 +91,7 @@ def former(ensemble: Ensemble, folder: Path) -> FormerSession:
 async def test_broker_that_was_killed_closes_its_former_session_and_registers_at_once(tmp_path: Path) -> None:
     async with zookeeper() as ensemble, session(ensemble) as old, session(ensemble) as new:
         await create_top_level_paths(old)
-        states = States(old)
+        states = states_of(old)
         kept = former(ensemble, tmp_path)
         first = BrokerRegistrar(old, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
         epoch = await first.register()
@@ -101,7 +102,7 @@ async def test_broker_that_was_killed_closes_its_former_session_and_registers_at
         assert await second.register() > epoch
         _, owned = await new.get(paths.broker_id(7))
         assert owned.ephemeral_owner == new.session_id
-        await states.until(SessionState.EXPIRED)
+        await eventually(lambda: SessionState.EXPIRED in states)
 
 
 async def test_broker_registers_when_the_connection_is_back_that_was_lost_just_before(tmp_path: Path) -> None:
@@ -119,9 +120,9 @@ async def test_broker_registers_when_the_connection_is_back_that_was_lost_just_b
                 registering.append(asyncio.ensure_future(place.register()))
 
         zk.on_state(lost)
-        states = States(zk)
+        states = states_of(zk)
         ensemble.drop_connections()
-        await states.until(SessionState.SUSPENDED)
+        await eventually(lambda: SessionState.SUSPENDED in states)
         assert await registering[0] == place.epoch
         _, owned = await zk.get(paths.broker_id(7))
         assert owned.ephemeral_owner == zk.session_id
@@ -143,51 +144,48 @@ async def test_broker_whose_session_is_over_as_it_registers_hears_of_that(tmp_pa
                 registering.append(asyncio.ensure_future(place.register()))
 
         zk.on_state(expired)
-        states = States(zk)
+        states = states_of(zk)
         ensemble.expire_sessions()
-        await states.until(SessionState.EXPIRED)
+        await eventually(lambda: SessionState.EXPIRED in states)
         with pytest.raises(SessionExpired):
             await registering[0]
-        await states.until(SessionState.RENEWED)
+        await eventually(lambda: SessionState.RENEWED in states)
         assert await place.register() > 0
 
 
-def test_broker_that_was_killed_as_it_registered_closes_that_session_too(tmp_path: Path) -> None:
+async def test_broker_that_was_killed_as_it_registered_closes_that_session_too(tmp_path: Path) -> None:
     """Tier seed 73: the znode was there, the key to its session was not yet. The next process waited for the time-out."""
 
-    async def story() -> None:
-        async with (
-            zookeeper() as ensemble,
-            session(ensemble) as first,
-            session(ensemble) as second,
-            session(ensemble) as third,
-        ):
-            await create_top_level_paths(first)
+    async with (
+        zookeeper() as ensemble,
+        session(ensemble) as first,
+        session(ensemble) as second,
+        session(ensemble) as third,
+    ):
+        await create_top_level_paths(first)
 
-            def place(zk: ZooKeeperSession) -> BrokerRegistrar:
-                kept = former(ensemble, tmp_path)
-                return BrokerRegistrar(zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
+        def place(zk: ZooKeeperSession) -> BrokerRegistrar:
+            kept = former(ensemble, tmp_path)
+            return BrokerRegistrar(zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
 
-            class Killed(Exception):
-                """Where the process ends."""
+        class Killed(Exception):
+            """Where the process ends."""
 
-            def killed(*_: object) -> None:
-                raise Killed
+        def killed(*_: object) -> None:
+            raise Killed
 
-            await place(first).register()
-            # One is killed before it asks ZooKeeper, and one as soon as ZooKeeper has done what it asked for.
-            dies_early, dies_late = place(second), place(second)
-            with patch.object(second, "transaction", killed), pytest.raises(Killed):
-                await dies_early.register()
-            with patch.object(dies_late, "_registered", killed), pytest.raises(Killed):
-                await dies_late.register()
-            _, owned = await third.get(paths.broker_id(7))
-            assert owned.ephemeral_owner == second.session_id
-            await place(third).register()
-            _, owned = await third.get(paths.broker_id(7))
-            assert owned.ephemeral_owner == third.session_id
-
-    run(story())
+        await place(first).register()
+        # One is killed before it asks ZooKeeper, and one as soon as ZooKeeper has done what it asked for.
+        dies_early, dies_late = place(second), place(second)
+        with patch.object(second, "transaction", killed), pytest.raises(Killed):
+            await dies_early.register()
+        with patch.object(dies_late, "_registered", killed), pytest.raises(Killed):
+            await dies_late.register()
+        _, owned = await third.get(paths.broker_id(7))
+        assert owned.ephemeral_owner == second.session_id
+        await place(third).register()
+        _, owned = await third.get(paths.broker_id(7))
+        assert owned.ephemeral_owner == third.session_id
 
 
 async def test_broker_with_other_ports_waits_for_the_session_of_its_former_self(tmp_path: Path) -> None:
@@ -255,13 +253,13 @@ async def test_former_self_that_stays_is_a_duplicate() -> None:
 async def test_broker_registers_again_after_its_session_expired_with_a_higher_epoch() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await create_top_level_paths(zk)
-        states = States(zk)
+        states = states_of(zk)
         place = registrar(zk, broker(1, 9092))
         first = await place.register()
         # Asking again in the same session changes nothing.
         assert await place.register() == first
         ensemble.expire_sessions()
-        await states.until(SessionState.RENEWED)
+        await eventually(lambda: SessionState.RENEWED in states)
         assert await place.register() > first
         # The controller can tell that it is still the same process, with all that it had.
         data, _ = await zk.get("/brokers/ids/1")

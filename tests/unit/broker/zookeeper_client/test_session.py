@@ -42,7 +42,8 @@ from barnabas.broker.zookeeper_client.zk_errors import (
     SessionExpired,
     TooLarge,
 )
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import States, run, session, zookeeper, zookeeper_on_thread
+from tests.support.waiting import eventually
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, states_of, zookeeper, zookeeper_on_thread
 
 
 async def test_znodes_are_made_read_changed_and_deleted() -> None:
@@ -225,12 +226,12 @@ async def test_guard_that_fails_stops_the_whole_batch() -> None:
 
 async def test_operations_outlive_a_lost_connection_in_order() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
-        states = States(zk)
+        states = states_of(zk)
         await zk.create("/seq")
         ensemble.drop_connections()
         names = await asyncio.gather(*(zk.create(f"/seq/{number}") for number in range(500)))
         assert names == [f"/seq/{number}" for number in range(500)]
-        assert states.seen[:2] == [SessionState.SUSPENDED, SessionState.CONNECTED]
+        assert states[:2] == [SessionState.SUSPENDED, SessionState.CONNECTED]
 
 
 class TellsLate:
@@ -252,42 +253,39 @@ class TellsLate:
 
 
 @pytest.mark.parametrize("why", [Interrupted.CONNECTION_LOST, Interrupted.SESSION_MOVED])
-def test_request_that_lost_its_connection_waits_for_the_next_one(why: Interrupted) -> None:
+async def test_request_that_lost_its_connection_waits_for_the_next_one(why: Interrupted) -> None:
     """Sent at once, it would be failed at once, until kazoo's thread has no time to say that the connection is lost."""
 
-    async def story() -> None:
-        made: list[TellsLate] = []
+    made: list[TellsLate] = []
 
-        def connect(config: SessionConfig, **callbacks: Callable[..., None]) -> TellsLate:
-            made.append(TellsLate(config, **callbacks))
-            return made[0]
+    def connect(config: SessionConfig, **callbacks: Callable[..., None]) -> TellsLate:
+        made.append(TellsLate(config, **callbacks))
+        return made[0]
 
-        zk = ZooKeeperSession(SessionConfig("nowhere:1", session_timeout_ms=6_000), cast(Any, connect))
-        starting = asyncio.ensure_future(zk.start())
-        while not made or not made[0].submitted:
-            await asyncio.sleep(0)
-        connection = made[0]
-        connection.submitted.pop()[1](Result(ZkCode.OK, stat=Stat(0, 0)))
-        await starting
-        asked = asyncio.ensure_future(zk.exists("/brokers"))
-        while not connection.submitted:
-            await asyncio.sleep(0)
-        operation, done = connection.submitted.pop()
-        done(why)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert bool(connection.submitted) is (why is Interrupted.SESSION_MOVED)
-        connection.callbacks["on_suspended"]()
-        connection.callbacks["on_connected"](1)
-        while not connection.submitted:
-            await asyncio.sleep(0)
-        again, done = connection.submitted.pop()
-        assert again == operation
-        done(Result(ZkCode.NO_NODE))
-        assert await asked is None
-        await zk.stop()
-
-    run(story())
+    zk = ZooKeeperSession(SessionConfig("nowhere:1", session_timeout_ms=6_000), cast(Any, connect))
+    starting = asyncio.ensure_future(zk.start())
+    while not made or not made[0].submitted:
+        await asyncio.sleep(0)
+    connection = made[0]
+    connection.submitted.pop()[1](Result(ZkCode.OK, stat=Stat(0, 0)))
+    await starting
+    asked = asyncio.ensure_future(zk.exists("/brokers"))
+    while not connection.submitted:
+        await asyncio.sleep(0)
+    operation, done = connection.submitted.pop()
+    done(why)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bool(connection.submitted) is (why is Interrupted.SESSION_MOVED)
+    connection.callbacks["on_suspended"]()
+    connection.callbacks["on_connected"](1)
+    while not connection.submitted:
+        await asyncio.sleep(0)
+    again, done = connection.submitted.pop()
+    assert again == operation
+    done(Result(ZkCode.NO_NODE))
+    assert await asked is None
+    await zk.stop()
 
 
 def test_loop_does_not_wait_for_kazoo_to_hear_that_there_are_requests() -> None:
@@ -362,15 +360,15 @@ async def test_session_outlives_its_time_when_the_loop_turns_and_ends_when_it_ha
     with zookeeper_on_thread() as address:
         zk = ZooKeeperSession(SessionConfig(hosts=address, session_timeout_ms=3_000))
         await zk.start()
-        seen = States(zk)
+        seen = states_of(zk)
         try:
             await zk.create("/mine", ephemeral=True)
             first = zk.session_id
             await asyncio.sleep(5)  # pings alone keep it: nothing is asked for
-            assert zk.session_id == first and seen.seen == []
+            assert zk.session_id == first and seen == []
             time.sleep(6)  # noqa: ASYNC251  # kazoo's thread goes on; the loop does not turn
-            await seen.until(SessionState.RENEWED)
-            assert seen.seen.index(SessionState.EXPIRED) < seen.seen.index(SessionState.RENEWED)
+            await eventually(lambda: SessionState.RENEWED in seen)
+            assert seen.index(SessionState.EXPIRED) < seen.index(SessionState.RENEWED)
             # The session that kazoo made meanwhile may have expired as well.
             assert await zk.outlive(lambda: zk.exists("/mine")) is None
             assert zk.session_id != first
@@ -401,25 +399,25 @@ def test_server_that_announces_a_huge_packet_loses_its_connection_before_memory_
 
 async def test_watch_on_a_connection_that_broke_asks_to_look_again() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
-        states = States(zk)
+        states = states_of(zk)
         fired = asyncio.Event()
         await zk.create("/a")
         await zk.get("/a", lambda _: fired.set())
         ensemble.drop_connections()
         await fired.wait()
-        await states.until(SessionState.CONNECTED)
+        await eventually(lambda: SessionState.CONNECTED in states)
 
 
 async def test_expired_session_fails_what_is_under_way_and_is_renewed_without_its_ephemerals() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
-        states = States(zk)
+        states = states_of(zk)
         await zk.create("/mine", b"", ephemeral=True)
         first = zk.session_id
         ensemble.expire_sessions()
-        await states.until(SessionState.EXPIRED)
+        await eventually(lambda: SessionState.EXPIRED in states)
         with pytest.raises(SessionExpired):
             await zk.get("/mine")
-        await states.until(SessionState.RENEWED)
+        await eventually(lambda: SessionState.RENEWED in states)
         assert zk.session_id != first
         assert await zk.exists("/mine") is None
 

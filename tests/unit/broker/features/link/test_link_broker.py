@@ -1,6 +1,5 @@
 """Links on one broker: refused next to a broker that does not support them, and damaged znodes."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -32,6 +31,7 @@ from barnabas.wire.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from barnabas.wire.messages.describe_links import DescribeLinksRequest, DescribeLinksResponse
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import ask, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
@@ -42,14 +42,12 @@ async def test_link_is_refused_beside_a_broker_that_does_not_know_links(tmp_path
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
         apache = BrokerRegistration(id=2, endpoints=(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 1),))
         await broker.session.create(paths.broker_id(2), apache.encode())
-        while broker.features.level(LINK_VERSION):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not broker.features.level(LINK_VERSION))
         request = CreateLinkRequest(name="l", configs=NOWHERE, topics=".*")
         refused = await ask(broker, request, CreateLinkResponse, version=0)
         assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
         await broker.session.delete(paths.broker_id(2))
-        while not broker.features.level(LINK_VERSION):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: broker.features.level(LINK_VERSION))
         made = await ask(broker, request, CreateLinkResponse, version=0)
         assert (made.error_code, made.error_message) == (ErrorCode.NONE, None)
 
@@ -70,8 +68,7 @@ async def test_spoilt_link_hurts_only_itself(tmp_path: Path) -> None:
         await broker.session.create(paths.link_topic("good", "t"), b"[]")
         await broker.plugin(LinkPlugin).manager.store.tell(LinkChange("bad"))
         await broker.plugin(LinkPlugin).manager.store.tell(LinkChange("good", "t"))
-        while broker.plugin(LinkPlugin).manager.links["bad"].error is None:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: broker.plugin(LinkPlugin).manager.links["bad"].error is not None)
         answer = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
         errors = {link.name: link.error for link in answer.links}
         assert "does not hold JSON" in (errors["bad"] or "")
@@ -91,8 +88,7 @@ async def test_topic_that_does_not_exist_here_yet_is_not_promoted(tmp_path: Path
         assert not (await ask(broker, request, CreateLinkResponse, version=0)).error_code
         manager = broker.plugin(LinkPlugin).manager
         await manager.store.create_topic("l", "t", MirrorTopic())
-        while "t" not in manager.links["l"].topics:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: "t" in manager.links["l"].topics)
         at_once = AlterLinkRequest(name="l", topic="t", action="promote-now")
         refused = await ask(broker, at_once, AlterLinkResponse, version=0)
         assert refused.error_code == ErrorCode.INVALID_REQUEST
