@@ -77,7 +77,7 @@ class Partition:
         self.future_log: Log | None = None
         #: Long polls of followers watch this key; those of consumers watch the partition itself.
         self.log_end_key = LogEndKey(tp)
-        #: Of its topic; None until something is counted.
+        #: The counters of the topic; None until something is counted.
         self.counters: TopicCounters | None = None
         #: Entries of followers' sessions that skip this partition until it is stirred.
         self.resting: list[CachedPartition] = []
