@@ -437,6 +437,8 @@ class Tool:
         return any(option.parameter in read for option in self.options if option.flag in rule.flags)
 
     def _lacks(self, action: Action, missing: Sequence[str]) -> str:
+        if not action.flag:
+            return f"Missing required option(s): {', '.join(map(_bare, missing))}"
         if action.flag.startswith("-"):
             return f'Missing required argument "{",".join(f"[{_bare(each)}]" for each in missing)}"'
         what = {each.name: each.what or each.shown for each in self.arguments}

@@ -192,7 +192,7 @@ def test_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
             ["producer-perf-test", "--topic", "t", "--num-records", "1", "--throughput", "-1"],
             "exactly one of --record-size",
         ),
-        (["cluster", "id", "--bootstrap-server", "h:1"], "use cluster-id or unregister"),
+        (["cluster", "id", "--bootstrap-server", "h:1"], "use one of cluster-id, unregister"),
         (["up", "--brokers", "0"], "--brokers must be at least 1"),
     ],
 )
