@@ -24,7 +24,7 @@ def tool_help(name: str, summary: str, tool: Tool) -> str:
     parts += [_section("Arguments", arguments)] * bool(arguments)
     parts.append(_section("Options", [*options, ("--help", "Print this and exit.")]))
     if tool.examples:
-        parts.append(f"{_examples_heading(tool)}:\n" + "\n".join(f"  {line}" for line in tool.examples))
+        parts.append(f"{_examples_heading(tool)}:\n" + "\n".join(map(_example, tool.examples)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -32,6 +32,12 @@ def _examples_heading(tool: Tool) -> str:
     """Say where the cluster is, if the examples leave it to the environment."""
     is_left_out = BOOTSTRAP in tool.options and not any(BOOTSTRAP.flag in line for line in tool.examples)
     return f"Examples, after export {BOOTSTRAP.env}=localhost:9092" if is_left_out else "Examples"
+
+
+def _example(line: str) -> str:
+    """Fold a long command line as a shell takes it."""
+    lines = textwrap.wrap(line, _width() - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(f"  {each}" for each in " \\\n".join(lines).split("\n"))
 
 
 def usage(name: str, tool: Tool) -> str:
@@ -83,7 +89,7 @@ def _meaning(tool: Tool, each: Option | Argument) -> str:
     if isinstance(each, Option):
         text = text or each.refused
         text += f" No effect: {each.no_effect}." if each.no_effect else ""
-    if each.default:
+    if each.default and each.default != -1:
         text += f" [{each.default}]"
     readers = tool.readers(each)
     if len(tool.actions) > 1 and 0 < len(readers) < len(tool.actions):

@@ -309,14 +309,17 @@ class Tool:
         for parameter in action.parameters:
             if parameter in (CLUSTER, CLIENT):
                 names.update(self._reads_to_connect())
-            elif (group := self._group(action, parameter)) is not None:
+            elif (group := self.group(action, parameter)) is not None:
                 names.update(group.__dataclass_fields__)
             else:
                 names.add(parameter)
         return {name.rstrip("_") for name in names}
 
-    def _group(self, action: Action, parameter: str) -> Any:
+    def group(self, action: Action, parameter: str) -> Any:
         """Return the dataclass that a parameter gathers options in, if it does."""
+        named = {CLUSTER, CLIENT, *(each.parameter for each in self.options), *(each.name for each in self.arguments)}
+        if parameter.rstrip("_") in named:
+            return None
         kind = action.run.__annotations__.get(parameter)
         return kind if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else None
 
@@ -448,7 +451,7 @@ class Tool:
         values = self._values(action, given)
         wanted: dict[str, Any] = {}
         for parameter in action.parameters:
-            if (group := self._group(action, parameter)) is not None:
+            if (group := self.group(action, parameter)) is not None:
                 wanted[parameter] = group(**{name: values[name.rstrip("_")] for name in group.__dataclass_fields__})
             elif parameter not in (CLUSTER, CLIENT):
                 wanted[parameter] = values[parameter.rstrip("_")]

@@ -180,7 +180,7 @@ def test_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         (["reassign-partitions", "--bootstrap-server", "h:1", "--execute"], "[reassignment-json-file]"),
         (
             ["reassign-partitions", "--bootstrap-server", "h:1", "--list", "--throttle", "5"],
-            "can't be used with action",
+            'be used with option "[list]"',
         ),
         (["transactions", "--bootstrap-server", "h:1", "describe"], "needs --transactional-id"),
         (["transactions", "--bootstrap-server", "h:1", "find-hanging"], "requires either --topic or --broker-id"),

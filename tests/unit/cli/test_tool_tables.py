@@ -35,12 +35,6 @@ def parameters(action: Action) -> Iterator[str]:
     return (each for each in action.parameters if each not in (CLUSTER, CLIENT))
 
 
-def group_of(action: Action, parameter: str) -> Any:
-    """Return the dataclass that a parameter gathers options in, or None."""
-    kind = action.run.__annotations__.get(parameter)
-    return kind if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else None
-
-
 def unread(source: str) -> set[str]:
     """Return parameters that the body of a function never reads."""
     [function] = ast.parse(textwrap.dedent(source)).body
@@ -69,7 +63,7 @@ def test_each_option_and_argument_has_a_reader(name: str) -> None:
 @each_tool
 def test_fields_of_a_group_of_options_are_read_in_the_module(name: str) -> None:
     tool = load(name)
-    groups = {group for action in tool.actions for each in parameters(action) if (group := group_of(action, each))}
+    groups = {group for action in tool.actions for each in parameters(action) if (group := tool.group(action, each))}
     read = {
         node.attr
         for group in groups
@@ -91,7 +85,7 @@ def test_each_parameter_of_an_action_is_declared_with_its_type(name: str) -> Non
     declared |= {each.name: each for each in tool.arguments}
     for action in tool.actions:
         for parameter in parameters(action):
-            group = group_of(action, parameter)
+            group = tool.group(action, parameter)
             hints = get_type_hints(group or action.run)
             for each in group.__dataclass_fields__ if group else (parameter,):
                 option = declared[each.rstrip("_")]
