@@ -13,11 +13,6 @@ from barnabas.zookeeper.config import ZooKeeperConfig
 from tests.unit.cli.test_cli_mistakes import run_tool
 
 ROOT = Path(barnabas.__file__).parents[1]
-#: Options that need no reader, and why.
-READ_ELSEWHERE = {
-    ("configs", "entity_default"): "REWRITES turns it into --entity-name",
-    ("configs", "force"): "it suppresses prompts, and there are none",
-}
 
 
 def unread(code: str) -> set[str]:
@@ -39,8 +34,7 @@ def unread(code: str) -> set[str]:
 def test_each_option_of_a_command_has_a_reader(name: str) -> None:
     module = module_of(name)
     assert module.__file__ is not None
-    expected = {option for command, option in READ_ELSEWHERE if command == name}
-    assert unread(Path(module.__file__).read_text()) == expected
+    assert unread(Path(module.__file__).read_text()) == set()
 
 
 def test_each_option_of_the_embedded_zookeeper_has_a_reader() -> None:
