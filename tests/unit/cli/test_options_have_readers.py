@@ -1,15 +1,12 @@
 """Every option that a command accepts is read by code."""
 
 import ast
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import barnabas
-from barnabas.cli import zookeeper
 from barnabas.cli.main import COMMANDS, module_of
-from barnabas.zookeeper.config import ZooKeeperConfig
 from tests.unit.cli.test_cli_mistakes import run_tool
 
 ROOT = Path(barnabas.__file__).parents[1]
@@ -28,27 +25,11 @@ def unread(code: str) -> set[str]:
     return parameters - set(names)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in COMMANDS if name != "zookeeper" and not hasattr(module_of(name), "TOOL")]
-)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if not hasattr(module_of(name), "TOOL")])
 def test_each_option_of_a_command_has_a_reader(name: str) -> None:
     module = module_of(name)
     assert module.__file__ is not None
     assert unread(Path(module.__file__).read_text()) == set()
-
-
-def test_each_option_of_the_embedded_zookeeper_has_a_reader() -> None:
-    assert zookeeper.__file__ is not None
-    texts = {
-        node.slice.value
-        for node in ast.walk(ast.parse(Path(zookeeper.__file__).read_text()))
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
-    }
-    assert {option.name for option in zookeeper.OPTIONS if option.field is None} <= texts
-    # The others become fields of the configuration.
-    assert {option.field for option in zookeeper.OPTIONS if option.field} <= {
-        each.name for each in fields(ZooKeeperConfig)
-    }
 
 
 def test_unread_option_is_found() -> None:
