@@ -165,15 +165,15 @@ def least(tool: Tool, action: Action) -> set[str]:
     return {*action.needs, *required, *(each.name for each in tool.arguments if each.required)}
 
 
-def given(tool: Tool, names: set[str]) -> Given:
-    words = [each.name for each in tool.arguments]
+def given(tool: Tool, action: Action, names: set[str]) -> Given:
+    words = [each.name for each in tool.arguments if action in tool.readers(each)]
     count = max((words.index(each) + 1 for each in names if each in words), default=0)
     return Given({each: ["x"] for each in names if each.startswith("-")}, words[:count])
 
 
 def error_of(tool: Tool, action: Action, names: set[str]) -> str:
     with pytest.raises(UsageError) as refused:
-        tool.check(action, given(tool, names))
+        tool.check(action, given(tool, action, names))
     return str(refused.value)
 
 
@@ -219,6 +219,8 @@ def test_what_an_action_needs_is_declared_and_demanded(name: str) -> None:
     for action in tool.actions:
         assert {*action.needs, *action.ignores} <= known
         for need in action.needs:
-            said = error_of(tool, action, least(tool, action) - {need})
+            words = [each.name for each in tool.arguments]
+            after = words[words.index(need) :] if need in words else []
+            said = error_of(tool, action, least(tool, action) - {need, *after})
             what = next((each.what for each in tool.arguments if each.name == need and each.what), need)
             assert what.lstrip("-") in said
