@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from barnabas.cli.tool import Argument, Option, Tool, at_least_one
+from barnabas.cli.tool import Argument, Option, Tool, WrongUse
 
 TOOL = Tool(
     kafka="kafka-server-start.sh",
@@ -21,19 +21,14 @@ TOOL = Tool(
         ),
         Option("--override", "A setting that wins over the file's.", metavar="K=V", many=True),
     ),
-    rules=(
-        at_least_one(
-            "properties",
-            "--environment",
-            says="a properties file is needed: barnabas broker FILE.properties, or --environment",
-        ),
-    ),
     examples=("barnabas broker server.properties --override log.dirs=/data",),
 )
 
 
 @TOOL.main
 def _broker(properties: Path | None, environment: bool, override: Sequence[str]) -> int:
+    if properties is None and not environment:
+        raise WrongUse("a properties file is needed: barnabas broker FILE.properties, or --environment")
     from barnabas.base.config import properties as files
     from barnabas.base.log_format import log_to
     from barnabas.broker.process import run_broker

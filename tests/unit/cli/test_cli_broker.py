@@ -41,7 +41,7 @@ def test_file_environment_and_overrides(
 
 
 def test_neither_file_nor_environment_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["broker"]) == 1
+    assert run(["broker"]) == 2
     assert "or --environment" in capsys.readouterr().err
 
 
