@@ -17,8 +17,7 @@ import pytest
 from scripts import diagrams
 
 from barnabas.base.config.catalog import TOPIC_SETTINGS, broker_setting
-from barnabas.cli import _typer_bridge
-from barnabas.cli.main import COMMANDS, load, module_of
+from barnabas.cli.main import COMMANDS, load
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"])
@@ -46,18 +45,14 @@ def code_of(text: str) -> str:
 
 @cache
 def options_of(command: str) -> frozenset[str]:
-    rewrites = getattr(module_of(command), "REWRITES", {})
-    return frozenset({name for names in spellings(command) for name in names} | {*rewrites, "--help"})
+    return frozenset({name for names in spellings(command) for name in names} | {"--help"})
 
 
 @cache
 def spellings(command: str) -> tuple[tuple[str, ...], ...]:
     """Each option, by all of its names: `--wait` and `--no-wait` are one."""
-    if hasattr(module_of(command), "TOOL"):
-        tool = load(command)
-        return tuple(option.flags for option in tool.options) + tuple((action.flag,) for action in tool.actions)
-    click = _typer_bridge.load(command, module_of(command))
-    return tuple((*option.opts, *option.secondary_opts) for option in click.params)
+    tool = load(command)
+    return tuple(option.flags for option in tool.options) + tuple((action.flag,) for action in tool.actions)
 
 
 def calls(text: str) -> Iterator[tuple[str, list[str]]]:

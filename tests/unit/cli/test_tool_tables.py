@@ -13,7 +13,7 @@ import pytest
 
 from barnabas.cli._command import UsageError
 from barnabas.cli._help import tool_help
-from barnabas.cli.main import COMMANDS, load, module_of
+from barnabas.cli.main import COMMANDS, load
 from barnabas.cli.tool import (
     CLIENT,
     CLUSTER,
@@ -27,8 +27,7 @@ from barnabas.cli.tool import (
     texts_of,
 )
 
-TABLES = [name for name in COMMANDS if hasattr(module_of(name), "TOOL")]
-each_tool = pytest.mark.parametrize("name", TABLES)
+each_tool = pytest.mark.parametrize("name", COMMANDS)
 
 
 def parameters(action: Action) -> Iterator[str]:
@@ -178,7 +177,7 @@ def error_of(tool: Tool, action: Action, names: set[str]) -> str:
 
 
 def rules() -> Iterator[Any]:
-    for name in TABLES:
+    for name in COMMANDS:
         tool = load(name)
         for number, rule in enumerate(tool.rules):
             yield pytest.param(tool, tool.actions, rule, id=f"{name}-{number}")
