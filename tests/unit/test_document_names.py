@@ -83,6 +83,8 @@ def test_every_command_is_described() -> None:
     assert [command for command in missing if command not in listed] == []
 
 
+#: The page of all options is made from the tools' tables.
+WITHOUT_EXPLANATION = {"docs/changelog.md", "docs/tool-options.md"}
 #: Kafka's scripts that are in no row of the table: their page is about ZooKeeper.
 OF_KAFKA = {"zookeeper-shell", "zookeeper-security-migration"}
 #: Options of others' programs that pages name in their text.
@@ -97,11 +99,8 @@ OF_OTHERS = {
 
 def test_every_option_of_our_own_tools_is_described() -> None:
     """Those of Kafka's tools are Kafka's, and its documentation has them."""
-    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]*) \|", read("docs/tools.md"), re.MULTILINE)
-    of_kafka = OF_KAFKA | {
-        name for names, script in rows if "kafka-" in script for name in re.findall(r"`([a-z-]+)`", names)
-    }
-    described = code_of("\n".join(read(name) for name in NAMES if name != "docs/changelog.md"))
+    of_kafka = OF_KAFKA | {name for name in COMMANDS if load(name).kafka}
+    described = code_of("\n".join(read(name) for name in NAMES if name not in WITHOUT_EXPLANATION))
     missing = [
         f"{command} {names[0]}"
         for command in COMMANDS

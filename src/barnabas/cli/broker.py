@@ -9,6 +9,7 @@ from pathlib import Path
 from barnabas.cli.tool import Argument, Option, Tool, WrongUse
 
 TOOL = Tool(
+    note="See [operating](operating.md).",
     kafka="kafka-server-start.sh",
     about="Prints `ready broker=ID …` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.",
     arguments=(Argument("properties", "Kafka's server.properties.", Path, metavar="FILE.properties"),),

@@ -12,6 +12,7 @@ from barnabas.cli.tool import CONNECTION, JSON, Argument, Tool
 from barnabas.client.asynchronous import AsyncClient
 
 TOOL = Tool(
+    note="See [below](#rebalance-and-drain).",
     about="""`drain 3` says where the replicas and leaders of broker 3 would go, by racks, then by size. With --execute they
     go. Interrupted, run it again. Then stop the broker: until then it may get replicas of new topics.""",
     arguments=(Argument("brokers", "The brokers to drain.", int, metavar="ID", many=True, what="the ids of brokers"),),

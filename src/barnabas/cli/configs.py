@@ -62,6 +62,8 @@ class Entity:
 
 _DEFAULTS = "The defaults of all {}."
 TOOL = Tool(
+    note="""`--zookeeper` only for SCRAM credentials of users, and then `--command-config` is a broker's file;
+    `client-metrics` is refused.""",
     kafka="kafka-configs.sh",
     options=(
         *CONNECTION,

@@ -8,6 +8,7 @@ from barnabas.cli.tool import CONNECTION, Option, Tool
 from barnabas.client.config import ClientConfig, load_properties
 
 TOOL = Tool(
+    note="See [console](console.md).",
     about="""Shows topics, messages, groups, access, and the inside of barnabas brokers. Prints `ready console=URL` when
     browsers can connect. SIGTERM or Ctrl-C stops it.""",
     options=(

@@ -46,6 +46,10 @@ class Source(Protocol):
 
 
 TOOL = Tool(
+    note="""Without `--group` it joins no group, and reads added partitions and topics from their start (Kafka's may
+    begin at their end). For a topic that does not exist it warns, proposes the nearest name and waits until
+    the topic is created; it creates none (Kafka's does). With `--timeout-ms` it ends with status 1. Kafka's
+    own deserializers can be named; other Java classes cannot be loaded.""",
     kafka="kafka-console-consumer.sh",
     options=(
         BOOTSTRAP,

@@ -33,6 +33,7 @@ _READER_PROPERTIES: Final = (
 
 
 TOOL = Tool(
+    note="Warns before its first record creates a topic. Unknown settings of the producer are refused.",
     kafka="kafka-console-producer.sh",
     options=(
         replace(BOOTSTRAP, also=("--broker-list",)),

@@ -45,6 +45,7 @@ def _some_groups(action: str) -> Rule:
 
 
 TOOL = Tool(
+    note="Both kinds of group; `--members --verbose` names the topics, as Kafka did before 3.8.",
     kafka="kafka-consumer-groups.sh",
     connect=_connect,
     options=(

@@ -32,6 +32,7 @@ def _interval(text: str) -> int:
 
 
 TOOL = Tool(
+    note="`--print-metrics` is refused: the clients have no metrics.",
     kafka="kafka-consumer-perf-test.sh",
     options=(
         replace(BOOTSTRAP, also=("--broker-list",)),

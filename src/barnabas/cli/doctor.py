@@ -24,7 +24,8 @@ _INDENT = " " * 8
 
 
 TOOL = Tool(
-    about="""Tells since when a problem exists, what it means for clients, and what to do. Exit status 0: nothing is wrong;
+    note="Changes nothing; see [below](#doctor).",
+    about="""Reports problems, since when they exist, their meaning for clients, and advice. Exit status 0: nothing is wrong;
     1: an error; 3: only warnings.""",
     arguments=(
         Argument(

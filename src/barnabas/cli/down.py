@@ -8,6 +8,7 @@ from barnabas.cli.status import DATA
 from barnabas.cli.tool import Option, Tool
 
 TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
     about="""It stops as with Ctrl-C: brokers hand over their partitions first. A temporary folder is deleted, the one of --data
     stays.""",
     options=(DATA, Option("--all", "All that run here.", bool)),

@@ -38,6 +38,7 @@ def _files_at(path: Path) -> list[str]:
 
 
 TOOL = Tool(
+    note="Reads files; needs no broker.",
     kafka="kafka-dump-log.sh",
     options=(
         Option(

@@ -31,6 +31,8 @@ def _start(text: str) -> str:
 
 
 TOOL = Tool(
+    note="""With their settings, and with the offsets of groups (`--groups`) and ACLs (`--acls`).
+    `promote` waits for the end: `--timeout`, `--no-wait`. See [link](link.md).""",
     about="""Mirrors have the same partitions, offsets and batches as their topics at the source, which may be any Kafka
     cluster.""",
     arguments=(Argument("name", "The link.", what="the name of the link"),),

@@ -34,7 +34,11 @@ class Finding:
     text: str
 
 
-TOOL = Tool(options=(*CONNECTION, JSON), examples=("barnabas migrate check --bootstrap-server kafka-1:9092",))
+TOOL = Tool(
+    note="See [migration](migration.md).",
+    options=(*CONNECTION, JSON),
+    examples=("barnabas migrate check --bootstrap-server kafka-1:9092",),
+)
 
 
 @TOOL.action("check", "Look at a running Kafka cluster, and say what would not work with barnabas brokers.")

@@ -12,6 +12,7 @@ from barnabas.cli.tool import BOOTSTRAP, COMMAND_CONFIG, Argument, Option, Tool
 from barnabas.client.config import ClientConfig
 
 TOOL = Tool(
+    note="See [pipelines](pipelines.md).",
     about="""A project is a folder with a spark-pipeline.yml and Python or SQL files, as pyspark.pipelines has them.
     `barnabas pipeline offsets` shows how far a flow has read, and lets it read records again.""",
     arguments=(

@@ -33,6 +33,7 @@ def _offsets(text: str) -> dict[str, Any]:
 
 _ONE_BATCH = "--batches and --to-batch are two ways to say the same: give one of them"
 TOOL = Tool(
+    note="See [memories](memories.md).",
     about="""A flow keeps its offsets in a checkpoint of Spark's. Do not edit it by hand: a sink that writes each batch
     exactly once refuses a batch that was planned twice. This command gives the checkpoint a new id, so that the sink writes
     the batches that Spark plans again. Records that were written before are then written once more. What the command replaces

@@ -38,6 +38,7 @@ def _above_zero(flag: str) -> Callable[[str], int]:
 
 
 TOOL = Tool(
+    note="`--print-metrics` is refused: the clients have no metrics.",
     kafka="kafka-producer-perf-test.sh",
     options=(
         replace(BOOTSTRAP, help="Instead of bootstrap.servers in --producer-props."),

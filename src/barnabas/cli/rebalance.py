@@ -17,6 +17,7 @@ EXECUTION: Final = (
     Option("--batch", "Partitions that move at the same time.", int, least=1, default=10),
 )
 TOOL = Tool(
+    note="See [below](#rebalance-and-drain).",
     about="""Proposes moves by bytes, traffic, number of replicas and racks, and says what each broker would have. --execute
     carries them out in batches. Interrupted, run it again: it waits for moves in progress and continues. The plan is in the
     format of reassign-partitions.""",

@@ -9,6 +9,7 @@ from barnabas.cli.status import DATA
 from barnabas.cli.tool import Argument, Tool
 
 TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
     about="""One after the other, each hands over its partitions, stops, and starts on its data and port. One that is down is
     started.""",
     arguments=(Argument("brokers", "Ids of brokers; all of them if none is given.", int, metavar="N", many=True),),

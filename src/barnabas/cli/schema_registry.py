@@ -11,6 +11,7 @@ from barnabas.cli._output import say
 from barnabas.cli.tool import CONNECTION, Option, Tool, needs
 
 TOOL = Tool(
+    note="See [schema registry](schema-registry.md).",
     about="""Keeps its state in the topic _schemas. Prints `ready schema-registry=URL` when clients can connect. SIGTERM or
     Ctrl-C stops it cleanly.""",
     options=(

@@ -29,6 +29,7 @@ def _reference(text: str) -> dict[str, Any]:
 
 
 TOOL = Tool(
+    note="See [schema registry](schema-registry.md).",
     about="For a registry that speaks Confluent's REST API.",
     connect=_connect,
     arguments=(

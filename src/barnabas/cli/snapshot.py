@@ -11,6 +11,7 @@ from barnabas.cli.status import DATA
 from barnabas.cli.tool import JSON, Argument, Tool
 
 TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
     about="""A snapshot has records, committed offsets, topics, settings, users, ACLs, transactions and schemas. The cluster
     stands still while it is saved. Snapshots are in the cluster's folder: those of a temporary cluster end with it, those of
     `up --data DIR` stay.

@@ -14,6 +14,7 @@ from barnabas.cli.tool import JSON, Option, Tool
 
 DATA = Option("--data", "The cluster on this folder, where several run.", Path, metavar="DIR")
 TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
     about="The exit status is 1 if there is none, or if a broker of one is down.",
     options=(DATA, JSON),
     examples=("barnabas status",),

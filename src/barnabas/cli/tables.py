@@ -35,6 +35,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 TOOL = Tool(
+    note="See [topics as tables](tables.md).",
     about="DuckDB, Polars, Trino and Spark read the tables.",
     connect=_connect,
     arguments=(

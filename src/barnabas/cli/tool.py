@@ -256,6 +256,8 @@ class Tool:
     kafka: str = ""
     #: Paragraphs below the first line of the help.
     about: str = ""
+    #: For docs/tools.md, in Markdown: how it differs from Kafka's script, and the page about it.
+    note: str = ""
     #: Command lines that teach. A test parses them.
     examples: tuple[str, ...] = ()
     #: Makes the settings of `cluster` and `client` from options. None: from those in CONNECTION.

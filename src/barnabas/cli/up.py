@@ -24,6 +24,7 @@ _CONSOLE_PORT = 8080
 
 
 TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
     about="""Prints `ready bootstrap=…` when all are up. Ctrl-C or SIGTERM stops it cleanly, and so does `barnabas down` from
     anywhere. `barnabas status` shows it, `barnabas restart N` restarts a broker.""",
     options=(

@@ -20,6 +20,7 @@ class StartFailed(BarnabasError):
 
 
 TOOL = Tool(
+    note="See [embedded ZooKeeper](embedded-zookeeper.md).",
     about="""A durable, standalone server of the ZooKeeper 3.8 protocol. Prints `ready zookeeper=HOST:PORT` when clients can
     connect. SIGTERM or Ctrl-C stops it cleanly.""",
     arguments=(Argument("file", "A zoo.cfg or zookeeper.properties; options win over it.", Path),),

@@ -5,6 +5,7 @@ from barnabas.cli._output import say
 from barnabas.cli.tool import OneOf, Option, Tool
 
 TOOL = Tool(
+    note="See [security](security.md).",
     kafka="zookeeper-security-migration.sh",
     options=(
         Option(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from barnabas.cli.zookeeper_prompt import Shell
 
 TOOL = Tool(
+    note="See [embedded ZooKeeper](embedded-zookeeper.md).",
     kafka="zookeeper-shell.sh",
     about="""Commands: ls, get, set, create, delete, deleteall, stat, getAcl, setAcl, addauth, sync, watch, quit.""",
     arguments=(

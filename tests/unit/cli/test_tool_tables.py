@@ -4,8 +4,11 @@ import ast
 import inspect
 import itertools
 import shlex
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -223,3 +226,9 @@ def test_what_an_action_needs_is_declared_and_demanded(name: str) -> None:
             said = error_of(tool, action, least(tool, action) - {need, *after})
             what = next((each.what for each in tool.arguments if each.name == need and each.what), need)
             assert what.lstrip("-") in said
+
+
+def test_documents_of_the_tools_are_current() -> None:
+    script = Path(__file__).parents[3] / "scripts" / "generate_tools_doc.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

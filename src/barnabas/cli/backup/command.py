@@ -53,6 +53,7 @@ def _secret(file: str) -> PasswordEncoder:
 
 
 TOOL = Tool(
+    note="See [operating](operating.md#backup-of-metadata).",
     about="""Saves topics with their settings and partitions, dynamic settings of brokers, quotas, SCRAM verifiers, ACLs, and
     with --offsets the committed offsets of groups. It saves no records and no delegation tokens. `restore` adds what the
     cluster lacks: run it again if it was interrupted.""",

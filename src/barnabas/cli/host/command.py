@@ -24,6 +24,7 @@ def _count(text: str) -> int:
 
 
 TOOL = Tool(
+    note="See [operating](operating.md).",
     about="""A broker uses one core. Broker number K (from 0) has the file's broker.id + K, its ports + K, and a folder
     broker-ID in each of its log.dirs. All have the file's broker.rack, or this host's name: so the replicas of a partition are
     not all on this host. (Every broker of the cluster needs a rack then.) barnabas.metrics.port serves the metrics of all,
