@@ -40,6 +40,7 @@ _RESOURCES: Final = {
     BROKERS: (ConfigResourceType.BROKER, ConfigSource.DYNAMIC_BROKER_CONFIG),
     LOGGERS: (ConfigResourceType.BROKER_LOGGER, None),
     GROUPS: (ConfigResourceType.GROUP, ConfigSource.DYNAMIC_GROUP_CONFIG),
+    CLIENT_METRICS: (ConfigResourceType.CLIENT_METRICS, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG),
 }
 _QUOTA_TYPES: Final = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
 _QUOTA_LABELS: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
@@ -62,8 +63,7 @@ class Entity:
 
 _DEFAULTS = "The defaults of all {}."
 TOOL = Tool(
-    note="""`--zookeeper` only for SCRAM credentials of users, and then `--command-config` is a broker's file;
-    `client-metrics` is refused.""",
+    note="`--zookeeper` only for SCRAM credentials of users, and then `--command-config` is a broker's file.",
     kafka="kafka-configs.sh",
     options=(
         *CONNECTION,
@@ -87,7 +87,7 @@ TOOL = Tool(
         Option("--ip", "The IP address."),
         Option("--ip-defaults", _DEFAULTS.format("IPs"), bool),
         Option("--group", "The group's id."),
-        Option("--client-metrics", "Refused: client metrics are not supported.", metavar="NAME"),
+        Option("--client-metrics", "The subscription to metrics of clients.", metavar="NAME"),
         Option("--all", "List all settings, static ones and defaults too.", bool),
         Option("--add-config", "Settings to add; [] groups values with commas.", metavar="K1=V1,K2=[V1,V2]"),
         Option("--add-config-file", "Properties file with settings to add.", metavar="FILE"),
@@ -182,8 +182,6 @@ def choose_entity(
     if not entity.types:
         raise UsageError("At least one entity type must be specified, for example --entity-type topics")
     for kind in entity.types:
-        if kind == CLIENT_METRICS:
-            raise UsageError("client-metrics are not supported: there is no telemetry plug-in to configure (KIP-714)")
         if kind not in ENTITY_TYPES:
             raise UsageError(f"Invalid entity type {kind}, the entity type must be one of {', '.join(ENTITY_TYPES)}")
     if len(set(entity.types)) < len(entity.types):
@@ -205,7 +203,7 @@ def _check_names(entity: Entity, alter: bool) -> None:
             raise UsageError(f"The entity name for {kind} must be a valid integer broker id, but it is: {name}")
         if name and kind == IPS and not _resolves(name):
             raise UsageError(f"The entity name for {kind} must be a valid IP or resolvable host, but it is: {name}")
-        if not name and kind in (TOPICS, LOGGERS, GROUPS):
+        if not name and kind in (TOPICS, LOGGERS, GROUPS, CLIENT_METRICS):
             raise UsageError(
                 f"--entity-default must not be specified with --{'alter' if alter else 'describe'} of {kind}"
             )
@@ -414,6 +412,8 @@ async def _describe_resources(cluster: AsyncClient, entity: Entity, everything: 
         from barnabas.client.admin.groups import list_groups
 
         names = [group.group_id for group in await list_groups(cluster)]
+    elif kind == CLIENT_METRICS:
+        names = await admin.list_resources(cluster, ConfigResourceType.CLIENT_METRICS)
     else:
         names = [*(str(broker) for broker in sorted(await cluster.brokers())), ""]
     document = []
