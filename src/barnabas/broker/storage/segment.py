@@ -414,9 +414,7 @@ class Segment:
         """
         position = self.size_bytes
         size = len(data)
-        opened = self._file
-        if opened is None:
-            opened = self.file
+        opened = self._file or self.file
         entry_due = self._since_index_entry > self.index_interval_bytes
         # Steps that need a descriptor come before the write: no step after the write may fail.
         if self._offset_index is None and (entry_due or self._max_timestamp == UNKNOWN):
