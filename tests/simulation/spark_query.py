@@ -43,7 +43,7 @@ _TASK_FAILURES = 4
 
 
 class QueryFailed(Exception):
-    """The query ends with an error; whoever runs it starts it again."""
+    """The query ends with an error, and is started again."""
 
 
 @dataclass
