@@ -10,8 +10,9 @@ from barnabas.cli._command import UsageError
 from barnabas.cli._output import say, say_json, table
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, exactly_one
 from barnabas.client.admin import configs as admin
-from barnabas.client.admin.client_metrics import PushingClient, pushing_clients
+from barnabas.client.admin.client_metrics import pushing_clients
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.pushing import PushingClient
 from barnabas.wire.versions import PRODUCE
 
 _KIND = ConfigResourceType.CLIENT_METRICS

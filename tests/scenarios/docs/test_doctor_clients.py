@@ -128,7 +128,7 @@ def test_console_shows_slow_clients_first_and_one_with_all_metrics(cluster: Clus
 
 
 def test_time_of_the_broker_tells_the_network_from_the_replicas() -> None:
-    from barnabas.client.admin.client_metrics import BrokerTime, PushingClient
+    from barnabas.client.pushing import BrokerTime, PushingClient
     from barnabas.services.doctor.view import ClusterView, Limits
 
     def client(client_id: str, version: str = "2.1.0", **times: Any) -> PushingClient:

@@ -3,9 +3,10 @@
 from typing import Any, Final
 
 from barnabas.base.words import ConfigResourceType
-from barnabas.client.admin.client_metrics import PushingClient, pushing_clients
+from barnabas.client.admin.client_metrics import pushing_clients
 from barnabas.client.admin.configs import list_resources
 from barnabas.client.errors import UnsupportedVersion
+from barnabas.client.pushing import PushingClient
 from barnabas.services.console.cluster import ConsoleCluster
 from barnabas.services.console.errors import not_found
 from barnabas.services.console.web import NUMBER, TEXT, Call, Endpoint

@@ -21,7 +21,7 @@ from barnabas.base.words import (
     ConfigResourceType,
     ConfigSource,
 )
-from barnabas.client.admin.client_metrics import PushingClient, pushing_clients
+from barnabas.client.admin.client_metrics import pushing_clients
 from barnabas.client.admin.configs import describe_configs
 from barnabas.client.admin.groups import REBALANCING, committed_offsets, list_groups
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
@@ -30,6 +30,7 @@ from barnabas.client.admin.transactions import describe_transaction, list_transa
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut
 from barnabas.client.image import ClusterImage
+from barnabas.client.pushing import PushingClient
 from barnabas.services.doctor.checks import clients
 from barnabas.services.doctor.view import (
     COORDINATOR_TOPICS,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.base.ids import TopicPartition
-from barnabas.client.admin.client_metrics import PushingClient
 from barnabas.client.image import ClusterImage, PartitionInfo
+from barnabas.client.pushing import PushingClient
 from barnabas.services.doctor.room import FREE_SHARE_MIN
 
 #: The leader stamps records of these topics with its own clock, because the coordinator writes them.

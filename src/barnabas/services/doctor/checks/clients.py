@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from barnabas.client.admin.client_metrics import PushingClient
+from barnabas.client.pushing import PushingClient
 from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.view import ClusterView, Limits
 from barnabas.wire.versions import PRODUCE
