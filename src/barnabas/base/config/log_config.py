@@ -251,6 +251,10 @@ class LogConfig:
         "Size up to which a tiered topic keeps segments on local disk; -2 takes retention.bytes.",
         inherits="log.local.retention.bytes")
 
+    #: Kafka 4.4 has it (KIP-1191).
+    errors_deadletterqueue_group_enable: bool = topic_setting(BOOLEAN, False, None,
+        "Whether share groups may use the topic as their dead-letter topic.")
+
     barnabas_key_schema_validation: bool = topic_setting(BOOLEAN, False, None,
         "Whether keys must begin with the id of a schema that the registry has under the key's subject; others are refused.")
     barnabas_value_schema_validation: bool = topic_setting(BOOLEAN, False, None,

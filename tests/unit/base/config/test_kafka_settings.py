@@ -27,10 +27,13 @@ FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "kafka_3_9_settings.
 EXTRA_NAMES = {setting.name for setting in extra.SETTINGS + share_coordinator.SETTINGS} | {
     name for name in TOPIC_SETTINGS if name.startswith("barnabas.")
 }
-EXTRA_NAMES.add("group.share.max.share.sessions")  # of Kafka 4
+#: Settings that came with Kafka 4.
+EXTRA_NAMES |= {"group.share.max.share.sessions", "errors.deadletterqueue.group.enable"}
 
 #: Kafka 3.9 has a preview of share groups. Their settings are those of Kafka 4.3: (default, valid values).
 SHARE = {
+    "errors.deadletterqueue.auto.create.topics.enable": ("false", "None"),
+    "errors.deadletterqueue.topic.name.prefix": ("dlq.", "None"),
     "group.share.delivery.count.limit": ("5", "[2,...,10]"),
     "group.share.heartbeat.interval.ms": ("5000", "[1,...]"),
     "group.share.initialize.retry.interval.ms": ("30000", "[1,...]"),
