@@ -14,11 +14,13 @@ import gc
 import inspect
 import signal
 from collections.abc import Generator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import hypothesis
 import pytest
 import uvloop
+from tests.support.async_fixture import entered
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/scenarios/spark/"
@@ -142,14 +144,15 @@ COROUTINE_TEST_S = 60
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test may be a coroutine: it gets an event loop of its own; with the marker `uvloop`, the loop that a broker has."""
+    """A test may be a coroutine: it gets an event loop of its own; with the marker `uvloop`, the loop that a broker has. Its
+    fixtures may be made on that loop, see `async_fixture`."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
 
     async def bounded() -> None:
-        async with asyncio.timeout(COROUTINE_TEST_S):
-            await pyfuncitem.obj(**arguments)
+        async with asyncio.timeout(COROUTINE_TEST_S), AsyncExitStack() as fixtures:
+            await pyfuncitem.obj(**await entered(arguments, fixtures))
 
     (uvloop.run if pyfuncitem.get_closest_marker("uvloop") else asyncio.run)(bounded())
     return True

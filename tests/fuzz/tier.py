@@ -1,8 +1,10 @@
 """`python -m tests.fuzz.tier [--seconds 300] [--seed 7]`: wrong objects in the tier, under the reader of a broker.
 
-Objects are cut, longer, missing, damaged, another segment's, or junk. It prints its findings and then exits with 1: an error
-other than `StoreFault`, a gap, or a wrong record. It omits damage that no checksum covers: a base offset that stays within its
-segment, whole batches in another order, and objects of which a part is another segment's.
+Objects are cut, longer, missing, damaged, another segment's, in part another segment's, with batches in another order, or
+junk. It prints its findings and then exits with 1: an error other than `StoreFault`, a gap, or a wrong record, timestamp or
+start state. One log in four has segments without checksums of blocks, as earlier versions copied them. It spares these what
+only such checksums notice: a base offset that stays within its segment, whole batches in another order, and parts of another
+segment.
 """
 
 import argparse
@@ -13,7 +15,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +41,9 @@ _BASE_OFFSET_BYTES: Final = 8
 class Wrongs:
     """Ways in which an object differs from the one that was put."""
 
-    def __init__(self, chance: random.Random, tier: Tier, segments: list[RemoteSegment]) -> None:
+    def __init__(self, chance: random.Random, tier: Tier, segments: list[RemoteSegment], *, has_blocks: bool) -> None:
         self._chance = chance
+        self._has_blocks = has_blocks
         self._good = dict(tier.store.objects)
         self._suffixes = {layout.LOG: layout.log_key, layout.INDEXES: layout.indexes_key}
         self._keys = {suffix: [key_of(segment) for segment in segments] for suffix, key_of in self._suffixes.items()}
@@ -54,6 +58,8 @@ class Wrongs:
             "moved": self._moved,
             "flipped": self._flipped,
         }
+        if has_blocks:
+            self.kinds |= {"shuffled": self._shuffled, "with another's batch": self._with_anothers_batch}
 
     def wrong(self, objects: dict[str, bytes]) -> str:
         """Make one object wrong, and return the name of the change."""
@@ -71,7 +77,7 @@ class Wrongs:
         objects.update(self._good)
 
     def _mixed(self, key: str, suffix: str) -> bytes:
-        if suffix == layout.LOG:
+        if suffix == layout.LOG and not self._has_blocks:
             return self._flipped(key, suffix)
         one, other = self._good[key], self._good[self._chance.choice(self._keys[suffix])]
         at = self._chance.randrange(len(one))
@@ -79,14 +85,35 @@ class Wrongs:
 
     def _moved(self, key: str, suffix: str) -> bytes:
         data = self._good[key]
-        whole = {position for position, _ in iter_batches(data)} if suffix == layout.LOG else {0}
+        is_spared = suffix == layout.LOG and not self._has_blocks
+        whole = {position for position, _ in iter_batches(data)} if is_spared else {0}
         at = self._chance.choice([at for at in range(len(data)) if at not in whole])
         return data[at:] + data[:at]
+
+    def _shuffled(self, key: str, suffix: str) -> bytes:
+        """Put intact batches in another order."""
+        if suffix != layout.LOG:
+            return self._moved(key, suffix)
+        batches = _batches(self._good[key])
+        if len(batches) < 2:
+            return self._flipped(key, suffix)
+        one, other = sorted(self._chance.sample(range(len(batches)), 2))
+        batches[one], batches[other] = batches[other], batches[one]
+        return b"".join(batches)
+
+    def _with_anothers_batch(self, key: str, suffix: str) -> bytes:
+        """Replace an intact batch with another segment's."""
+        if suffix != layout.LOG:
+            return self._mixed(key, suffix)
+        batches = _batches(self._good[key])
+        others = _batches(self._good[self._chance.choice([each for each in self._keys[suffix] if each != key])])
+        batches[self._chance.randrange(len(batches))] = self._chance.choice(others)
+        return b"".join(batches)
 
     def _flipped(self, key: str, suffix: str) -> bytes:
         data = bytearray(self._good[key])
         uncovered: set[int] = set()
-        if suffix == layout.LOG:
+        if suffix == layout.LOG and not self._has_blocks:
             starts = [position for position, _ in iter_batches(bytes(data))]
             uncovered = {start + at for start in starts for at in range(_BASE_OFFSET_BYTES)}
         covered = [at for at in range(len(data)) if at not in uncovered]
@@ -95,8 +122,41 @@ class Wrongs:
         return bytes(data)
 
 
+def _batches(data: bytes) -> list[bytes]:
+    starts = [position for position, _ in iter_batches(data)]
+    return [data[start:end] for start, end in pairwise([*starts, len(data)])]
+
+
 class Damaged(Exception):
     """A checksum of the records is wrong, which consumers notice."""
+
+
+class Right:
+    """Answers of an intact tier other than records."""
+
+    def __init__(self, tier: Tier, segments: list[RemoteSegment]) -> None:
+        self._tier = tier
+        self._segments = segments
+        #: By what was asked, and a number.
+        self.answers: dict[tuple[str, int], object] = {}
+
+    async def remember(self, end: int) -> None:
+        wanted = [("timestamp", NOW_MS + offset) for offset in range(end)]
+        wanted += [("aborted", offset) for offset in range(0, end, 10)]
+        wanted += [("start", number) for number in range(len(self._segments))]
+        self.answers = {each: await self._ask(*each) for each in wanted}
+
+    async def check(self, what: tuple[str, int]) -> None:
+        found = await self._ask(*what)
+        assert found == self.answers[what], f"{what}: {found} instead of {self.answers[what]}"
+
+    def _ask(self, what: str, number: int) -> Awaitable[object]:
+        reader, view = self._tier.reader, self._tier.view
+        if what == "timestamp":
+            return reader.offset_for_timestamp(view, number)
+        if what == "aborted":
+            return reader.aborted_transactions(view, number, number + 20)
+        return reader.start_after(self._segments[number], log_start_offset=0)
 
 
 class Attack:
@@ -107,7 +167,12 @@ class Attack:
 
     async def on_one_log(self, folder: Path, ends_s: float) -> None:
         chance = self.chance
-        tier = Tier(folder, chunk_bytes=chance.choice((100, 256, 1_000, 1 << 20)))
+        has_blocks = chance.random() < 0.75
+        tier = Tier(
+            folder,
+            chunk_bytes=chance.choice((100, 256, 1_000, 1 << 20)),
+            block_bytes=chance.choice((7, 64, 100, 1 << 16)) if has_blocks else None,
+        )
         size = chance.choice((0, 30, 60, 200))
         for number in range(chance.randrange(60, 120)):
             values = [b"%d" % number + b"x" * size] * chance.choice((1, 1, 1, 3))
@@ -119,7 +184,9 @@ class Attack:
         await tier.copy()
         end = tier.log.local_log_start_offset
         segments = [piece.segment for piece in pieces(tier.segments, tier.log.epochs, 0, end)]
-        wrongs = Wrongs(chance, tier, segments)
+        wrongs = Wrongs(chance, tier, segments, has_blocks=has_blocks)
+        right = Right(tier, segments)
+        await right.remember(end)
         for _ in range(_ROUNDS):
             if time.monotonic() > ends_s or len(self.found) > 20:
                 break
@@ -127,7 +194,7 @@ class Attack:
             if chance.random() < 0.2:
                 what = f"{what} and {wrongs.wrong(tier.store.objects)}"
             self.done[what.partition(" and ")[0]] += 1
-            await self._look(what, tier, segments, wanted, end)
+            await self._look(what, tier, right, wanted, end)
             wrongs.mend(tier.store.objects)
             for segment in segments:
                 with contextlib.suppress(StoreFault):
@@ -135,15 +202,10 @@ class Attack:
         await self._judged("nothing", self._read(tier, 0, end, wanted), refuses=False)
         await tier.settled()
 
-    async def _look(
-        self, what: str, tier: Tier, segments: list[RemoteSegment], wanted: dict[int, bytes | None], end: int
-    ) -> None:
+    async def _look(self, what: str, tier: Tier, right: "Right", wanted: dict[int, bytes | None], end: int) -> None:
         for offset in sorted(self.chance.sample(range(end), 4)):
             await self._judged(what, self._read(tier, offset, end, wanted))
-        timestamp = NOW_MS + self.chance.randrange(end)
-        await self._judged(what, tier.reader.offset_for_timestamp(tier.view, timestamp))
-        await self._judged(what, tier.reader.aborted_transactions(tier.view, 0, end))
-        await self._judged(what, tier.reader.start_after(self.chance.choice(segments), log_start_offset=0))
+        await self._judged(what, right.check(self.chance.choice(list(right.answers))))
 
     async def _judged(self, what: str, work: object, *, refuses: bool = True) -> None:
         try:

@@ -32,8 +32,9 @@ def test_only_tests_with_real_processes_are_tried_again_and_the_run_says_why(
     tmp_path: Path, folder: str, tries: int
 ) -> None:
     shutil.copy(ROOT / "conftest.py", tmp_path)
+    shutil.copytree(ROOT / "tests/support", tmp_path / "tests/support")
     module = tmp_path / f"tests/{folder}/test_once.py"
-    module.parent.mkdir(parents=True)
+    module.parent.mkdir()
     module.write_text(FAILS_ONCE)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--rootdir", ".", f"tests/{folder}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,6 +1,7 @@
 """The rules of docs/style.md that a program can check. Each count may only fall."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,23 @@ def test_functions_are_short() -> None:
         and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
     ]
     assert len(long) <= LONG_FUNCTIONS_MAX, long
+
+
+#: What was once written several times, as a pattern of its code: how many files of the room may have it.
+ONE_HOME = {
+    "the depth of JSON": ("src/barnabas", r"^_?DEPTH_MAX\b.* = ", 1),
+    "the end of the last whole batch": ("src/barnabas", r"def _?whole_batches", 1),
+    "a mapping with a bound": ("src/barnabas", r"\bOrderedDict\(", 1),
+    "pauses that grow": ("src/barnabas", r"def doubled\(|_s = min\(2 \* ", 2),  # also `share_coordinator.persister`
+    "the nearest name": ("src/barnabas", r"\bget_close_matches\(", 1),
+    "a blocking HTTP client": ("src/barnabas", r"^ *import urllib\.request", 2),  # also `cli.host.supervisor`
+    "waiting on the loop of a test": ("tests", r"^ *async def (?:wait_)?until\(|^async def eventually\(", 1),
+    "polling on the loop of a test": ("tests/unit", r"^ +while (?!.*await).*:\n +await asyncio\.sleep\(0\.0\d+\)\n", 0),
+}
+
+
+@pytest.mark.parametrize("idea", ONE_HOME)
+def test_each_idea_has_one_home(idea: str) -> None:
+    room, pattern, homes_max = ONE_HOME[idea]
+    homes = [path for path in tidy.ours(ROOT / room) if re.search(pattern, path.read_text(), re.M)]
+    assert len(homes) <= homes_max, homes

@@ -23,11 +23,11 @@ def _finite(text: str) -> float:
     return number
 
 
-def read(data: bytes | str, *, parse_float: Callable[[str], Any] = _finite, depth_max: int = DEPTH_MAX) -> Any:
+def read(data: bytes | str, *, parse_float: Callable[[str], Any] = _finite) -> Any:
     """:raises BadJson: if it is not JSON (NaN is not), is nested too deeply, or has a number that Python cannot hold."""
     try:
         text = data.decode() if isinstance(data, bytes) else data
-        _check_depth(text, depth_max)
+        _check_depth(text)
         return json.loads(text, parse_constant=_refuse_constant, parse_float=parse_float)
     except BadJson:
         raise
@@ -37,15 +37,15 @@ def read(data: bytes | str, *, parse_float: Callable[[str], Any] = _finite, dept
         raise BadJson(f"not JSON: {error}") from None
 
 
-def _check_depth(text: str, depth_max: int) -> None:
-    if text.count("[") + text.count("{") <= depth_max:
+def _check_depth(text: str) -> None:
+    if text.count("[") + text.count("{") <= DEPTH_MAX:
         return
     depth = 0
     for match in TOKENS.finditer(text):
         if match[0] in "[{":
             depth += 1
-            if depth > depth_max:
-                raise BadJson(f"JSON nested more than {depth_max} deep, which is the limit")
+            if depth > DEPTH_MAX:
+                raise BadJson(f"JSON nested more than {DEPTH_MAX} deep, which is the limit")
         elif match[0] in "]}":
             depth -= 1
 

@@ -33,3 +33,7 @@ def complain(line: str) -> None:
             for each in lines
         ]
     sys.stderr.write("\n".join(lines) + "\n")
+
+
+def warn(message: str) -> None:
+    complain(f"warning: {message}")

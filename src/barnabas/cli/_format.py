@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 from barnabas.base.ids import TopicPartition
 from barnabas.base.names import did_you_mean
-from barnabas.cli._command import UsageError
-from barnabas.cli._tool import warn
+from barnabas.cli._command import UsageError, warn
 from barnabas.wire.record_batch import LOG_APPEND_TIME, BatchHeader
 from barnabas.wire.records import Record
 

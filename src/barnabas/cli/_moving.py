@@ -14,8 +14,9 @@ from barnabas.base.ids import TopicPartition
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli import _throttles
 from barnabas.cli._balance import Partition, Proposal
+from barnabas.cli._command import UsageError, warn
+from barnabas.cli._output import say
 from barnabas.cli._progress import telling
-from barnabas.cli._tool import UsageError, say, warn
 from barnabas.cli._words import size_text
 from barnabas.client.admin import partitions as admin
 from barnabas.client.asynchronous import AsyncClient

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
-from barnabas.cli._tool import UsageError, options, run, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
 
 From = Annotated[str | None, typer.Option("--from", metavar="TOPIC", help="replay: the dead-letter topic.")]
 To = Annotated[

@@ -11,7 +11,7 @@ from barnabas.broker.controller.placement import BrokerPlace, Start, assign_repl
 from barnabas.cli._command import UsageError
 from barnabas.cli._json_files import entries
 from barnabas.cli._json_files import field as json_field
-from barnabas.cli._tool import commas
+from barnabas.cli._parsing import commas
 from barnabas.client.admin.partitions import Reassignment
 
 ANY_LOG_DIR: Final = "any"

@@ -15,7 +15,10 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.times import duration_ms
 from barnabas.base.words import EARLIEST, LATEST
-from barnabas.cli._tool import UsageError, parse_number, run, say, say_json, write
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import run
+from barnabas.cli._output import say, say_json, write
+from barnabas.cli._parsing import parse_number
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import CommittedOffset
 from barnabas.client.admin.partitions import list_offsets

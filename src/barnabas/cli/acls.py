@@ -8,7 +8,10 @@ import typer
 
 from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.broker.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
 from barnabas.client.admin import acls as admin
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.asynchronous import AsyncClient

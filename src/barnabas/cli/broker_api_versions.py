@@ -1,6 +1,8 @@
 """`barnabas broker-api-versions`: kafka-broker-api-versions.sh."""
 
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, options, run, say, say_json
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
 from barnabas.client.exchange import BrokerVersions

@@ -7,7 +7,10 @@ import typer
 
 from barnabas.cli import _moving
 from barnabas.cli._balance import propose
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json
 from barnabas.cli._words import size_text
 from barnabas.cli.rebalance import Batch, Execute, Throttle, finish, show
 from barnabas.client.asynchronous import AsyncClient

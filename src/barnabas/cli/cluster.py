@@ -4,7 +4,10 @@ from typing import Annotated
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, Json, UsageError, options, run, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Bootstrap, Json
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import UnsupportedVersion, check
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse

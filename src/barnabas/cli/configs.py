@@ -13,18 +13,11 @@ from barnabas.base.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
 from barnabas.base.java_text import java_double
 from barnabas.base.names import did_you_mean
 from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
-from barnabas.cli._tool import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    UsageError,
-    exactly_one,
-    options,
-    run,
-    say,
-    say_json,
-    warn_of_unknown,
-)
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
+from barnabas.cli._parsing import warn_of_unknown
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
 from barnabas.client.admin import configs as admin
 from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.asynchronous import AsyncClient
@@ -52,6 +45,7 @@ _RESOURCES: Final = {
     BROKERS: (ConfigResourceType.BROKER, ConfigSource.DYNAMIC_BROKER_CONFIG),
     LOGGERS: (ConfigResourceType.BROKER_LOGGER, None),
     GROUPS: (ConfigResourceType.GROUP, ConfigSource.DYNAMIC_GROUP_CONFIG),
+    CLIENT_METRICS: (ConfigResourceType.CLIENT_METRICS, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG),
 }
 _QUOTA_TYPES: Final = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
 _QUOTA_LABELS: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
@@ -81,7 +75,9 @@ def command(
     entity_type: Annotated[
         list[str] | None,
         typer.Option(
-            "--entity-type", metavar="TYPE", help="topics, clients, users, brokers, broker-loggers, ips, groups"
+            "--entity-type",
+            metavar="TYPE",
+            help="topics, clients, users, brokers, broker-loggers, ips, client-metrics, groups",
         ),
     ] = None,
     entity_name: Annotated[
@@ -114,7 +110,9 @@ def command(
     ip: Annotated[str | None, typer.Option("--ip", help="The IP address.")] = None,
     ip_defaults: Annotated[bool, typer.Option("--ip-defaults", help="The defaults of all IPs.")] = False,
     group: Annotated[str | None, typer.Option("--group", help="The group's id.")] = None,
-    client_metrics: Annotated[str | None, typer.Option("--client-metrics", hidden=True)] = None,
+    client_metrics: Annotated[
+        str | None, typer.Option("--client-metrics", help="The subscription to metrics of clients.")
+    ] = None,
     zookeeper: Annotated[
         str | None,
         typer.Option(
@@ -126,7 +124,7 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Describe and alter settings of topics, brokers, users, clients, IPs and groups."""
+    """Describe and alter settings of topics, brokers, users, clients, IPs, groups and client metrics."""
     action = exactly_one("Command", describe=describe, alter=alter)
     if describe and (add_config or add_config_file or delete_config):
         raise UsageError('Option "[describe]" can\'t be used with option(s) "[add-config]","[delete-config]"')
@@ -190,8 +188,6 @@ def choose_entity(
     if not entity.types:
         raise UsageError("At least one entity type must be specified, for example --entity-type topics")
     for kind in entity.types:
-        if kind == CLIENT_METRICS:
-            raise UsageError("client-metrics are not supported: there is no telemetry plug-in to configure (KIP-714)")
         if kind not in ENTITY_TYPES:
             raise UsageError(f"Invalid entity type {kind}, the entity type must be one of {', '.join(ENTITY_TYPES)}")
     if len(set(entity.types)) < len(entity.types):
@@ -213,7 +209,7 @@ def _check_names(entity: Entity, alter: bool) -> None:
             raise UsageError(f"The entity name for {kind} must be a valid integer broker id, but it is: {name}")
         if name and kind == IPS and not _resolves(name):
             raise UsageError(f"The entity name for {kind} must be a valid IP or resolvable host, but it is: {name}")
-        if not name and kind in (TOPICS, LOGGERS, GROUPS):
+        if not name and kind in (TOPICS, LOGGERS, GROUPS, CLIENT_METRICS):
             raise UsageError(
                 f"--entity-default must not be specified with --{'alter' if alter else 'describe'} of {kind}"
             )
@@ -405,6 +401,8 @@ async def _describe_resources(cluster: AsyncClient, entity: Entity, everything: 
         from barnabas.client.admin.groups import list_groups
 
         names = [group.group_id for group in await list_groups(cluster)]
+    elif kind == CLIENT_METRICS:
+        names = await admin.list_resources(cluster, ConfigResourceType.CLIENT_METRICS)
     else:
         names = [*(str(broker) for broker in sorted(await cluster.brokers())), ""]
     document = []

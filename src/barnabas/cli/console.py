@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from barnabas.cli._connection import options
 from barnabas.cli._needs import need
-from barnabas.cli._tool import Bootstrap, CommandConfig, options
+from barnabas.cli._tool import Bootstrap, CommandConfig
 from barnabas.client.config import load_properties
 
 

@@ -15,9 +15,13 @@ import typer
 from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, LATEST
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
 from barnabas.cli._format import Formatter, formatter_of
 from barnabas.cli._missing_topic import wait_until_created
-from barnabas.cli._tool import Bootstrap, UsageError, matches, options, pairs, run, say
+from barnabas.cli._output import say
+from barnabas.cli._parsing import matches, pairs
+from barnabas.cli._tool import Bootstrap
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties

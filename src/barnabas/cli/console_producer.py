@@ -9,8 +9,11 @@ from typing import Annotated, Final
 import typer
 
 from barnabas.base.names import did_you_mean
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
 from barnabas.cli._missing_topic import warn_of_creation
-from barnabas.cli._tool import Bootstrap, UsageError, options, pairs, run, warn_without_effect
+from barnabas.cli._parsing import pairs
+from barnabas.cli._tool import Bootstrap, warn_without_effect
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties

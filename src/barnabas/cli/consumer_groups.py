@@ -11,19 +11,10 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import LATEST
 from barnabas.cli import _reset_offsets
-from barnabas.cli._tool import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    UsageError,
-    exactly_one,
-    options,
-    run,
-    say,
-    say_json,
-    table,
-    write,
-)
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json, table, write
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import REBALANCING, GroupDescription
 from barnabas.client.admin.partitions import list_offsets

@@ -10,7 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, UsageError, options, run, say, warn_without_effect
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say
+from barnabas.cli._tool import Bootstrap, warn_without_effect
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties

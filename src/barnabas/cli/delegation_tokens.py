@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
 from barnabas.client.admin import tokens as admin
 from barnabas.client.admin.tokens import DelegationToken
 from barnabas.client.asynchronous import AsyncClient

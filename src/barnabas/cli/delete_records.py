@@ -2,8 +2,9 @@
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
+from barnabas.cli._command import UsageError
 from barnabas.cli._json_files import entries, field, read_json
-from barnabas.cli._tool import UsageError, say, say_json
+from barnabas.cli._output import say, say_json
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool
 from barnabas.client.admin import partitions as admin
 from barnabas.client.asynchronous import AsyncClient

@@ -12,8 +12,11 @@ from typing import Annotated
 import typer
 
 from barnabas.base.times import utc
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options
+from barnabas.cli._output import say, say_json
 from barnabas.cli._progress import telling
-from barnabas.cli._tool import CommandConfig, Json, UsageError, options, say, say_json
+from barnabas.cli._tool import CommandConfig, Json
 from barnabas.client.config import ClientConfig
 from barnabas.services.doctor.finding import Finding, Severity, count, in_order, worst
 

@@ -15,7 +15,9 @@ from barnabas.base.words import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
-from barnabas.cli._tool import UsageError, matches, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._output import say, say_json
+from barnabas.cli._parsing import matches
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, excludes
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient

@@ -6,8 +6,11 @@ import typer
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
 from barnabas.cli._json_files import entries, field, read_json
-from barnabas.cli._tool import Bootstrap, Json, UsageError, options, run, say, say_json
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Bootstrap, Json
 from barnabas.client.admin.partitions import PREFERRED, UNCLEAN, elect_leaders
 
 _TYPES: Final = {"preferred": PREFERRED, "unclean": UNCLEAN}

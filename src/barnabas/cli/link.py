@@ -10,19 +10,10 @@ import typer
 from barnabas.base.config.properties import resolve_variables
 from barnabas.base.ids import format_uuid
 from barnabas.base.times import time_in
-from barnabas.cli._tool import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    UsageError,
-    check_action,
-    options,
-    run,
-    say,
-    say_fields,
-    say_json,
-    table,
-)
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_fields, say_json, table
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, check_action
 from barnabas.client.admin import links as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties

@@ -7,10 +7,12 @@ import typer
 
 from barnabas.base.config.properties import resolve_variables
 from barnabas.broker.features.link.settings import LinkSettings, check_pattern
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
 from barnabas.cli._link_findings import judge, kind_of, rows
 from barnabas.cli._link_source import Source, Target, look, look_at_target
+from barnabas.cli._output import say, say_json, table
 from barnabas.cli._progress import telling
-from barnabas.cli._tool import UsageError, options, run, say, say_json, table
 from barnabas.cli._words import duration_text, size_text
 from barnabas.cli.doctor import EXIT, show
 from barnabas.client.config import load_properties

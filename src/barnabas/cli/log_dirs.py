@@ -4,7 +4,9 @@ import json as json_module
 from collections.abc import Sequence
 
 from barnabas.base.errors import ErrorCode
-from barnabas.cli._tool import UsageError, commas, say
+from barnabas.cli._command import UsageError
+from barnabas.cli._output import say
+from barnabas.cli._parsing import commas
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, numbers, words
 from barnabas.client.admin.partitions import describe_log_dirs
 from barnabas.client.asynchronous import AsyncClient

@@ -72,6 +72,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "reassign-partitions": Entry("reassign_partitions", "Move replicas between brokers."),
         "leader-election": Entry("leader_election", "Elect preferred or unclean leaders."),
         "log-dirs": Entry("log_dirs", "Describe log directories and the replicas in them."),
+        "client-metrics": Entry("client_metrics", "Ask clients for their metrics."),
         "cluster": Entry("cluster", "Print the cluster's id; unregister a broker."),
         "broker-api-versions": Entry("broker_api_versions", "Print which API versions each broker serves."),
         "metadata": Entry("backup.command", "Back up topics, settings, users and ACLs; restore them."),

@@ -14,7 +14,10 @@ from barnabas.base.config.catalog import TOPIC_SETTINGS, broker_setting
 from barnabas.base.errors import BarnabasError
 from barnabas.base.words import ConfigResourceType, ConfigSource
 from barnabas.broker.security.setup import ACL_AUTHORIZER
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json
 from barnabas.client.admin.configs import ConfigEntry, describe_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.exchange import BrokerVersions

@@ -13,7 +13,8 @@ import typer
 
 from barnabas.cli._command import UsageError
 from barnabas.cli._needs import need
-from barnabas.cli._tool import Json, check_action, say, say_json
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Json, check_action
 from barnabas.spark import checkpoint_replan as replanning
 from barnabas.spark.checkpoint_files import CheckpointFiles, location_of
 from barnabas.spark.checkpoint_replan import Change, View

@@ -12,7 +12,10 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.cli._tool import UsageError, options, pairs, run, say
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say
+from barnabas.cli._parsing import pairs
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties

@@ -13,21 +13,13 @@ from barnabas.base.ids import TopicPartition
 from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli import _throttles
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
 from barnabas.cli._json_files import read_json
+from barnabas.cli._output import say, say_json
+from barnabas.cli._parsing import commas, parse_number
 from barnabas.cli._reassign_plan import Assignment, Replica
-from barnabas.cli._tool import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    UsageError,
-    commas,
-    exactly_one,
-    options,
-    parse_number,
-    run,
-    say,
-    say_json,
-)
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as admin
 from barnabas.client.admin.partitions import Reassignment

@@ -8,8 +8,11 @@ import typer
 from barnabas.cli import _moving
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli._balance import Proposal, propose
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
 from barnabas.cli._json_files import read_json
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json
 from barnabas.client.asynchronous import AsyncClient
 
 Throttle = Annotated[

@@ -5,8 +5,11 @@ from typing import Annotated
 
 import typer
 
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options
 from barnabas.cli._needs import need
-from barnabas.cli._tool import Bootstrap, CommandConfig, UsageError, options, say
+from barnabas.cli._output import say
+from barnabas.cli._tool import Bootstrap, CommandConfig
 
 
 def command(

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from barnabas.cli._tool import UsageError, check_action, say, say_json
+from barnabas.cli._command import UsageError
+from barnabas.cli._output import say, say_json
+from barnabas.cli._tool import check_action
 
 if TYPE_CHECKING:
     from barnabas.client.registry import RegistryClient

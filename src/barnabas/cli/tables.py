@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from barnabas.base.hosts import address
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options
 from barnabas.cli._needs import need, need_java
-from barnabas.cli._tool import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    UsageError,
-    check_action,
-    options,
-    pairs,
-    say,
-    say_json,
-    table,
-)
+from barnabas.cli._output import say, say_json, table
+from barnabas.cli._parsing import pairs
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, check_action
 
 if TYPE_CHECKING:
     from barnabas.client.config import ClientConfig

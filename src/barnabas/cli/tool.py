@@ -452,7 +452,7 @@ class Tool:
                 wanted[parameter] = values[parameter.rstrip("_")]
         if CLUSTER not in action.parameters and CLIENT not in action.parameters:
             return int(action.run(**wanted) or 0)
-        from barnabas.cli._tool import options, run
+        from barnabas.cli._connection import options, run
 
         settings = (self.connect or options)(*(values[name.rstrip("_")] for name in self._reads_to_connect()))
         if CLIENT in action.parameters:

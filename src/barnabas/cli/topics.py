@@ -6,17 +6,9 @@ from dataclasses import dataclass
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import ZERO_TOPIC_ID, TopicPartition, format_uuid, parse_uuid
 from barnabas.base.words import ConfigResourceType
-from barnabas.cli._tool import (
-    UsageError,
-    commas,
-    matches,
-    pairs,
-    parse_number,
-    say,
-    say_fields,
-    say_json,
-    warn_of_unknown,
-)
+from barnabas.cli._command import UsageError
+from barnabas.cli._output import say, say_fields, say_json
+from barnabas.cli._parsing import commas, matches, pairs, parse_number, warn_of_unknown
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, at_least_one, excludes
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as partition_admin

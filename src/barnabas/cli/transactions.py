@@ -8,18 +8,10 @@ import typer
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
-from barnabas.cli._tool import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    UsageError,
-    check_action,
-    options,
-    run,
-    say,
-    say_json,
-    table,
-)
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
+from barnabas.cli._output import say, say_json, table
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, check_action
 from barnabas.client.admin import transactions as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused

@@ -17,10 +17,10 @@ from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
+from barnabas.client.fetching import whole_batches_end
 from barnabas.client.partitioner import partition_of_key
 from barnabas.spark.decision import DecisionLog
 from barnabas.spark.own_topic import find_topic, make_topic
-from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, read_header
 
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
@@ -85,7 +85,7 @@ class SinkConnection:
             fetched = self.client.fetch(
                 partition, read.position, max_bytes=_FETCH_BYTES, isolation_level=READ_UNCOMMITTED
             )
-            data = _whole_batches(fetched.data)
+            data = memoryview(fetched.data)[: whole_batches_end(fetched.data)]
             if data:
                 read.position = read.log.replay(data, read.position)
             elif fetched.high_watermark >= end:
@@ -103,18 +103,6 @@ class SinkConnection:
             "compression.type": "producer",
         }
         make_topic(self.client, topic, configs)
-
-
-def _whole_batches(data: bytes | memoryview) -> memoryview:
-    """Cut off the torn batch that a broker may send at the end."""
-    view = memoryview(data)
-    at = 0
-    while len(view) - at >= HEADER_SIZE:
-        after = at + LOG_OVERHEAD + read_header(view, at).batch_length
-        if after > len(view):
-            break
-        at = after
-    return view[:at]
 
 
 _connections: dict[tuple[int, str], SinkConnection] = {}

@@ -1,7 +1,8 @@
 """Rows of slices straight from the object store: the executor's side.
 
 Threads read the next ranges of objects while the task decodes the last ones. If an object is gone, the reader asks the
-brokers, which know the new place of its records, or report that they are deleted.
+brokers, which know the new place of its records, or report that they are deleted. Bytes are checked by the checksums that the
+segment was copied with, as brokers check them.
 """
 
 import asyncio
@@ -13,12 +14,16 @@ from typing import Final
 
 import pyarrow as pa
 
+from barnabas.base.errors import Malformed
+from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.blocks import Blocks
 from barnabas.broker.features.tiered.store import ObjectMissing, Store, StoreFault, open_store
 from barnabas.client.fetching import whole_batches_end
 from barnabas.spark.columns import BatchDecoder
-from barnabas.spark.tier_slices import TierSlice, relevant
+from barnabas.spark.tier_slices import TierSlice, get_indexes, relevant
 from barnabas.wire.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD
 
+#: A multiple of the usual size of blocks.
 _CHUNK_BYTES: Final = 8 << 20
 _OFFSET: Final = struct.Struct(">q")
 #: Reads in progress or waiting: with the chunk that is being decoded, the memory of a task.
@@ -118,10 +123,10 @@ class _Ahead:
         self._parts = parts
         self._pool = pool
         #: The chunks to read: (number of the slice, start of the chunk).
-        self._wanted = deque(
-            (number, start) for number, part in enumerate(parts) for start in range(part.start, part.end, _CHUNK_BYTES)
-        )
+        self._wanted = deque((number, start) for number, part in enumerate(parts) for start in _starts(part))
         self._coming: deque[tuple[int, Future[memoryview]]] = deque()
+        #: The checksums of each object. Its chunks wait for them on the pool's threads, behind which they were submitted.
+        self._blocks: dict[str, Future[Blocks | None]] = {}
 
     def chunks(self, number: int) -> Iterator[memoryview]:
         """Yield the chunks of one slice. Callers ask for slices in order; unread chunks of earlier slices are dropped."""
@@ -144,9 +149,43 @@ class _Ahead:
         while self._wanted and len(self._coming) < _CHUNKS_AHEAD:
             number, start = self._wanted.popleft()
             part = self._parts[number]
-            end = min(start + _CHUNK_BYTES, part.end)
-            self._coming.append((number, self._pool.submit(_get, self._store, part.key, start, end)))
+            if part.key not in self._blocks:
+                self._blocks[part.key] = self._pool.submit(_get_blocks, self._store, part.key)
+            end = min(_next_start(start), part.end)
+            self._coming.append(
+                (number, self._pool.submit(_get, self._store, part.key, start, end, self._blocks[part.key]))
+            )
 
 
-def _get(store: Store, key: str, start: int, end: int) -> memoryview:
-    return asyncio.run(store.get_range(key, start, end))
+def _starts(part: TierSlice) -> Iterator[int]:
+    """Yield the starts of a slice's chunks: after the first one they are borders of blocks, too."""
+    at = part.start
+    while at < part.end:
+        yield at
+        at = _next_start(at)
+
+
+def _next_start(start: int) -> int:
+    return start // _CHUNK_BYTES * _CHUNK_BYTES + _CHUNK_BYTES
+
+
+def _get_blocks(store: Store, log_key: str) -> Blocks | None:
+    """Return the checksums of an object; None if it was copied without. Raises `StoreFault`."""
+    return layout.blocks_of(log_key, asyncio.run(get_indexes(store, [log_key]))[log_key])
+
+
+def _get(store: Store, key: str, start: int, end: int, checksums: "Future[Blocks | None]") -> memoryview:
+    blocks = checksums.result()
+    if blocks is None:
+        return asyncio.run(store.get_range(key, start, end))
+    if end > blocks.size_bytes:
+        raise StoreFault(
+            f"{key} was copied with {blocks.size_bytes} bytes, but the metadata says that it has {end} or more"
+        )
+    first, last = blocks.around(start, end)
+    data = asyncio.run(store.get_range(key, first, last))
+    try:
+        blocks.check(data, first)
+    except Malformed as error:
+        raise StoreFault(f"{key}: {error}") from error
+    return data[start - first : end - first]

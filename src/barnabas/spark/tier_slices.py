@@ -73,7 +73,9 @@ async def get_indexes(store: Store, log_keys: Iterable[str]) -> dict[str, dict[P
         key = layout.indexes_of(log_key)
         async with slots:
             try:
-                return layout.unpack_indexes(await store.get(key))
+                parts = layout.unpack_indexes(await store.get(key))
+                layout.blocks_of(log_key, parts)
+                return parts
             except Malformed as error:
                 raise StoreFault(f"{key}: {error}") from error
 

@@ -85,7 +85,6 @@ class _ReaderSource(Source):
         super().__init__(cls, version, flexible)
         self._budget = budget
         self._names |= {
-            "cls": cls,
             "new": object.__new__,
             "uvarint": read_uvarint,
             "read_tag": read_tag,
@@ -102,28 +101,33 @@ class _ReaderSource(Source):
         }
 
     def compile(self) -> Callable[..., Any]:
-        plain, tagged, absent = present_fields(self._cls, self._version)
         self._emit(0, "def read(buf, pos, end):")
-        self._emit(1, "obj = new(cls)")
+        self._body(1)
+        self._emit(1, "return obj, pos")
+        return self._compiled("read")
+
+    def _body(self, depth: int) -> None:
+        """Emit code that reads the current struct to its variable."""
+        obj = self._obj
+        plain, tagged, absent = present_fields(self._cls, self._version)
+        self._emit(depth, f"{obj} = new({self._name('cls', self._cls)})")
         for name, spec in absent + tagged:
-            self._emit(1, f"obj.{name} = {self._default(name, spec)}")
+            self._emit(depth, f"{obj}.{name} = {self._default(name, spec)}")
         for is_fixed, fields in runs(plain):
             if is_fixed:
-                self._fixed(1, fields)
+                self._fixed(depth, fields)
             else:
-                self._field(1, *fields[0])
-        if self._flexible:
-            self._emit(1, "if pos < end and buf[pos] == 0: return obj, pos + 1")
-            if tagged:
-                # Most messages have no tagged fields, so the code for them is compiled when the first message has one.
-                later = _ReaderSource(self._cls, self._version, self._flexible, self._budget)
-                self._names["read_tags"] = compiled_at_first_call(lambda: later.compile_tagged(tagged))
-                self._emit(1, "return obj, read_tags(obj, buf, pos, end)")
-            else:
-                self._emit(1, f"return obj, skip_tagged_fields(buf, pos, end, {self._what('tagged fields')})")
+                self._field(depth, *fields[0])
+        if not self._flexible:
+            return
+        self._emit(depth, "if pos < end and buf[pos] == 0: pos += 1")
+        if tagged:
+            # Most messages have no tagged fields, so the code for them is compiled when the first message has one.
+            later = _ReaderSource(self._cls, self._version, self._flexible, self._budget)
+            read_tags = self._name("read_tags", compiled_at_first_call(lambda: later.compile_tagged(tagged)))
+            self._emit(depth, f"else: pos = {read_tags}({obj}, buf, pos, end)")
         else:
-            self._emit(1, "return obj, pos")
-        return self._compiled("read")
+            self._emit(depth, f"else: pos = skip_tagged_fields(buf, pos, end, {self._what('tagged fields')})")
 
     def compile_tagged(self, tagged: Fields) -> Callable[..., Any]:
         """Compile `read_tags(obj, buf, pos, end) -> pos`, for a section that is not empty."""
@@ -163,7 +167,7 @@ class _ReaderSource(Source):
         formats = [FIXED[spec.type] for _, spec in fields]
         size = sum(each for _, each in formats)
         unpack = self._name("unpack", Struct(">" + "".join(code for code, _ in formats)).unpack_from)
-        targets = ", ".join(f"obj.{name}" for name, _ in fields)
+        targets = ", ".join(f"{self._obj}.{name}" for name, _ in fields)
         self._emit(
             depth,
             f"if end - pos < {size}: raise short({self._what(fields[0][0])}, {size}, pos, end)",
@@ -177,6 +181,7 @@ class _ReaderSource(Source):
             self._emit(
                 depth,
                 "if pos < end and (n := buf[pos]) < 128: pos += 1",
+                "elif pos + 1 < end and (high := buf[pos + 1]) < 128: n = n & 127 | high << 7; pos += 2",
                 f"else: n, pos = uvarint(buf, pos, end, {what})",
                 "n -= 1",
             )
@@ -194,11 +199,11 @@ class _ReaderSource(Source):
         if not spec.is_array and isinstance(spec.type, type):
             self._struct(depth, name, spec, spec.type)
             return
-        what = self._what(name)
+        what, obj = self._what(name), self._obj
         self._length(depth, what, "int16" if spec.type == "string" and not spec.is_array else "int32")
         if is_nullable(spec, self._version):
             # As in Kafka, any negative length means null.
-            self._emit(depth, f"if n < 0: obj.{name} = None", "else:")
+            self._emit(depth, f"if n < 0: {obj}.{name} = None", "else:")
             depth += 1
             too_much = "n > end - pos"
         else:
@@ -212,30 +217,33 @@ class _ReaderSource(Source):
                 self._emit(depth, f"if n > {STRING_BYTES_MAX}: raise long_string({what}, n)")
             self._emit(
                 depth,
-                f"try: obj.{name} = str(buf[pos:stop], 'utf-8')",
+                f"try: {obj}.{name} = str(buf[pos:stop], 'utf-8')",
                 f"except UnicodeDecodeError as error: raise bad_text({what}, error) from None",
             )
         elif spec.type == "bytes":
-            self._emit(depth, f"obj.{name} = bytes(buf[pos:stop])")
+            self._emit(depth, f"{obj}.{name} = bytes(buf[pos:stop])")
         else:  # records: a slice of the input, not a copy
-            self._emit(depth, f"obj.{name} = memoryview(buf)[pos:stop]")
+            self._emit(depth, f"{obj}.{name} = (buf if buf.__class__ is memoryview else memoryview(buf))[pos:stop]")
         self._emit(depth, "pos = stop")
 
     def _struct(self, depth: int, name: str, spec: Wire, cls: type[Message]) -> None:
-        read = self._name("read_" + cls.__name__, compile_reader(cls, self._version, self._flexible, self._budget))
+        outer = self._obj
         if is_nullable(spec, self._version):  # KIP-893: a byte precedes it, negative for null
             self._emit(
                 depth,
                 f"if end - pos < 1: raise short({self._what(name)}, 1, pos, end)",
-                f"if buf[pos] > 127: obj.{name} = None; pos += 1",
-                f"else: obj.{name}, pos = {read}(buf, pos + 1, end)",
+                "pos += 1",
+                f"if buf[pos - 1] > 127: {outer}.{name} = None",
+                "else:",
             )
-        else:
-            self._emit(depth, f"obj.{name}, pos = {read}(buf, pos, end)")
+            depth += 1
+        with self._inside(cls) as obj:
+            self._body(depth)
+        self._emit(depth, f"{outer}.{name} = {obj}")
 
     def _array(self, depth: int, name: str, spec: Wire) -> None:
         """Emit code that reads the elements; their count is in `n`."""
-        what = self._what(name)
+        what, obj = self._what(name), self._obj
         if isinstance(spec.type, type):
             least = max(1, least_size(spec.type, self._version, self._flexible))
         else:
@@ -252,22 +260,19 @@ class _ReaderSource(Source):
             self._names["Struct"] = Struct
             self._emit(
                 depth,
-                f"obj.{name} = list(Struct(f'>{{n}}{code}').unpack_from(buf, pos)) if n else []",
+                f"{obj}.{name} = list(Struct(f'>{{n}}{code}').unpack_from(buf, pos)) if n else []",
                 f"pos += n * {size}",
             )
             return
+        items = self._variable("items")
+        self._emit(depth, f"{items} = {obj}.{name} = []", "for _ in range(n):")
         if isinstance(spec.type, type):
-            compiled = compile_reader(spec.type, self._version, self._flexible, self._budget)
-            read = self._name("read_" + spec.type.__name__, compiled)
+            with self._inside(spec.type) as item:
+                self._body(depth + 1)
+            self._emit(depth + 1, f"{items}.append({item})")
         else:
             read = self._name("read_" + spec.type, _element_reader(spec.type, self._flexible))
-        self._emit(
-            depth,
-            f"items = obj.{name} = []",
-            "for _ in range(n):",
-            f"    item, pos = {read}(buf, pos, end{'' if isinstance(spec.type, type) else ', ' + what})",
-            "    items.append(item)",
-        )
+            self._emit(depth + 1, f"item, pos = {read}(buf, pos, end, {what})", f"{items}.append(item)")
 
 
 def _element_reader(type_: str, flexible: bool) -> Callable[..., Any]:

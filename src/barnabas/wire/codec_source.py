@@ -1,6 +1,7 @@
 """Shared by the compilers of read and write functions: the fields of a version, and the source under construction."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from barnabas.wire.messages.base import Message, Wire
@@ -67,23 +68,45 @@ def runs(fields: Fields) -> Iterator[tuple[bool, Fields]]:
 
 
 class Source:
-    """The source of one function: its lines, and the objects that it refers to."""
+    """The source of one function: its lines, and the objects that it refers to.
+
+    The code for a struct in a message is part of the message's function: a call per struct would cost more than its fields.
+    """
 
     def __init__(self, cls: type[Message], version: int, flexible: bool) -> None:
+        #: The class of the struct that the next lines are for, and the name of their variable.
         self._cls = cls
+        self._obj = "obj"
         self._version = version
         self._flexible = flexible
         self._lines: list[str] = []
+        #: The class that each line is for.
+        self._classes: list[type[Message]] = []
         self._names: dict[str, Any] = {}
+        self._variables = 0
 
     def _compiled(self, function: str) -> Callable[..., Any]:
         title = f"<{function} {self._cls.__name__} v{self._version}>"
         exec(compile("\n".join(self._lines), title, "exec"), self._names)
+        self._lines.clear()
         compiled: Callable[..., Any] = self._names[function]
         return compiled
 
     def _emit(self, depth: int, *lines: str) -> None:
         self._lines.extend("    " * depth + line for line in lines)
+        self._classes.extend([self._cls] * len(lines))
+
+    @contextmanager
+    def _inside(self, cls: type[Message]) -> Iterator[str]:
+        """Emit code for a struct inside of the current one, with a variable of its own."""
+        outer = self._cls, self._obj
+        self._cls, self._obj = cls, self._variable("obj")
+        yield self._obj
+        self._cls, self._obj = outer
+
+    def _variable(self, prefix: str) -> str:
+        self._variables += 1
+        return f"{prefix}{self._variables}"
 
     def _what(self, name: str) -> str:
         return repr(f"{self._cls.__name__}.{name}")

@@ -67,6 +67,7 @@ def compile_writer(cls: type[Message], version: int, flexible: bool) -> Callable
 class _WriterSource(Source):
     def __init__(self, cls: type[Message], version: int, flexible: bool) -> None:
         super().__init__(cls, version, flexible)
+        self._out = "out"
         self._names |= {
             "append_uvarint": append_uvarint,
             "cut": _cut,
@@ -78,37 +79,53 @@ class _WriterSource(Source):
             "EncodedItems": EncodedItems,
             "RecordsRef": RecordsRef,
             "Struct": Struct,
-            "Unwritable": Unwritable,
+            "unwritable": self._unwritable,
             "struct_error": struct_error,
         }
 
     def compile(self) -> Callable[..., None]:
-        plain, tagged, _ = present_fields(self._cls, self._version)
         self._emit(0, "def write(obj, out):", "    try:")
-        for is_fixed, fields in runs(plain):
-            if is_fixed:
-                self._fixed(2, fields)
-            else:
-                self._field(2, *fields[0])
-        if self._flexible and tagged:
-            # A tagged field with its default value is left out. Few messages set one, so the code for them is compiled later.
-            later = _WriterSource(self._cls, self._version, self._flexible)
-            self._names["write_tags"] = compiled_at_first_call(lambda: later.compile_tagged(tagged))
-            self._emit(2, f"if {' or '.join(self._is_set(*field) for field in tagged)}: write_tags(obj, out)")
-            self._emit(2, "else: out.append(0)")
-        elif self._flexible:
-            self._emit(2, "out.append(0)")
+        self._body(2)
         return self._compiled("write")
+
+    def _body(self, depth: int) -> None:
+        """Emit code that writes the current struct."""
+        plain, tagged, _ = present_fields(self._cls, self._version)
+        out = self._out
+        is_closed = not self._flexible
+        in_order = list(runs(plain))
+        for number, (is_fixed, fields) in enumerate(in_order, 1):
+            if not is_fixed:
+                self._field(depth, *fields[0])
+            elif number == len(in_order) and self._flexible and not tagged:
+                self._fixed(depth, fields, "x")  # the zero byte of no tagged fields
+                is_closed = True
+            else:
+                self._fixed(depth, fields)
+        if is_closed:
+            return
+        if not tagged:
+            self._emit(depth, f"{out}.append(0)")
+            return
+        # A tagged field with its default value is left out. Few messages set one, so the code for them is compiled later.
+        later = _WriterSource(self._cls, self._version, self._flexible)
+        write_tags = self._name("write_tags", compiled_at_first_call(lambda: later.compile_tagged(tagged)))
+        self._emit(
+            depth,
+            f"if {' or '.join(self._is_set(*field) for field in tagged)}: {write_tags}({self._obj}, {out})",
+            f"else: {out}.append(0)",
+        )
 
     def compile_tagged(self, tagged: Fields) -> Callable[..., None]:
         """Compile `write_tags(obj, out)`."""
+        self._out = "part"
         self._emit(0, "def write_tags(obj, out):", "    try:", "        count = 0", "        tail = bytearray()")
         for name, spec in tagged:
             self._emit(2, f"if {self._is_set(name, spec)}:", "    part = bytearray()")
             if not spec.is_array and spec.type in FIXED:
-                self._fixed(3, [(name, spec)], "part")
+                self._fixed(3, [(name, spec)])
             else:
-                self._field(3, name, spec, "part")
+                self._field(3, name, spec)
             self._emit(
                 3,
                 f"append_uvarint(tail, {spec.tag})",
@@ -120,31 +137,37 @@ class _WriterSource(Source):
         return self._compiled("write_tags")
 
     def _compiled(self, function: str) -> Callable[..., Any]:
-        title = f"{self._cls.__name__} v{self._version}"
         self._emit(2, "return")
         # The error does not show the message, which may have a password. A text with half of a surrogate pair is not UTF-8.
-        self._emit(1, "except (struct_error, UnicodeEncodeError) as error:")
-        self._emit(2, f"raise Unwritable({title!r} + f': {{error}}') from None")
+        self._emit(1, "except (struct_error, UnicodeEncodeError) as error:", "    raise unwritable(error) from None")
         return super()._compiled(function)
 
-    def _fixed(self, depth: int, fields: Fields, out: str = "out") -> None:
-        pack = self._name("pack", Struct(">" + "".join(FIXED[spec.type][0] for _, spec in fields)).pack)
-        self._emit(depth, f"{out} += {pack}({', '.join(f'obj.{name}' for name, _ in fields)})")
+    def _unwritable(self, error: Exception) -> Unwritable:
+        """Return the error with the name of the struct whose line failed."""
+        assert error.__traceback__ is not None
+        cls = self._classes[error.__traceback__.tb_lineno - 1]
+        return Unwritable(f"{cls.__name__} v{self._version}: {error}")
 
-    def _length(self, depth: int, width: str, out: str) -> None:
+    def _fixed(self, depth: int, fields: Fields, after: str = "") -> None:
+        pack = self._name("pack", Struct(">" + "".join(FIXED[spec.type][0] for _, spec in fields) + after).pack)
+        self._emit(depth, f"{self._out} += {pack}({', '.join(f'{self._obj}.{name}' for name, _ in fields)})")
+
+    def _length(self, depth: int, width: str) -> None:
         """Emit code that writes the length in `n`."""
+        out = self._out
         if self._flexible:
             self._emit(depth, f"if n < 127: {out}.append(n + 1)", f"else: append_uvarint({out}, n + 1)")
         else:
             self._emit(depth, f"{out} += {width}(n)")
 
-    def _field(self, depth: int, name: str, spec: Wire, out: str = "out") -> None:
+    def _field(self, depth: int, name: str, spec: Wire) -> None:
         """Emit code that writes a single field outside a run of fixed-size fields."""
+        out = self._out
         if not spec.is_array and isinstance(spec.type, type):
-            self._struct(depth, name, spec, spec.type, out)
+            self._struct(depth, name, spec, spec.type)
             return
         width = "int16" if spec.type == "string" and not spec.is_array else "int32"
-        self._emit(depth, f"v = obj.{name}")
+        self._emit(depth, f"v = {self._obj}.{name}")
         if not is_nullable(spec, self._version):
             self._emit(depth, f"if v is None: raise null({self._what(name)})")
         else:
@@ -152,7 +175,7 @@ class _WriterSource(Source):
             self._emit(depth, f"if v is None: {out} += {null!r}", "else:")
             depth += 1
         if spec.is_array:
-            self._array(depth, name, spec, width, out)
+            self._array(depth, name, spec, width)
             return
         if spec.type == "string":
             self._emit(depth, "v = v.encode()")
@@ -162,28 +185,33 @@ class _WriterSource(Source):
             self._emit(depth, f"if n > {STRING_BYTES_MAX}: v = cut_text(v); n = len(v)")
         elif spec.type == "string":
             self._emit(depth, f"if n > {STRING_BYTES_MAX}: raise long_string({self._what(name)}, n)")
-        self._length(depth, width, out)
+        self._length(depth, width)
         if spec.type == "records":
             self._emit(depth, f"if v.__class__ is RecordsRef: cut({out}, v)", f"else: {out} += v")
         else:
             self._emit(depth, f"{out} += v")
 
-    def _struct(self, depth: int, name: str, spec: Wire, cls: type[Message], out: str) -> None:
-        write = self._name("write_" + cls.__name__, compile_writer(cls, self._version, self._flexible))
-        self._emit(depth, f"v = obj.{name}")
-        if is_nullable(spec, self._version):  # KIP-893: a byte precedes it
-            self._emit(depth, f"if v is None: {out}.append(255)", f"else: {out}.append(1); {write}(v, {out})")
-        else:
-            self._emit(depth, f"if v is None: raise null({self._what(name)})", f"{write}(v, {out})")
+    def _struct(self, depth: int, name: str, spec: Wire, cls: type[Message]) -> None:
+        outer, out, what = self._obj, self._out, self._what(name)
+        with self._inside(cls) as obj:
+            self._emit(depth, f"{obj} = {outer}.{name}")
+            if is_nullable(spec, self._version):  # KIP-893: a byte precedes it
+                self._emit(depth, f"if {obj} is None: {out}.append(255)", "else:", f"    {out}.append(1)")
+                depth += 1
+            else:
+                self._emit(depth, f"if {obj} is None: raise null({what})")
+            self._body(depth)
 
-    def _array(self, depth: int, name: str, spec: Wire, width: str, out: str) -> None:
+    def _array(self, depth: int, name: str, spec: Wire, width: str) -> None:
         """Emit code that writes the list in `v`."""
+        out = self._out
         self._emit(depth, "n = len(v)")
-        self._length(depth, width, out)
+        self._length(depth, width)
         if isinstance(spec.type, type):
-            write = self._name("write_" + spec.type.__name__, compile_writer(spec.type, self._version, self._flexible))
             self._emit(depth, f"if v.__class__ is EncodedItems: {out} += v.data", "else:")
-            self._emit(depth + 1, f"for item in v: {write}(item, {out})")
+            with self._inside(spec.type) as item:
+                self._emit(depth + 1, f"for {item} in v:")
+                self._body(depth + 2)
         elif spec.type == "uuid":
             pack = self._name("pack", Struct("16s").pack)
             self._emit(depth, f"for item in v: {out} += {pack}(item)")
@@ -196,17 +224,17 @@ class _WriterSource(Source):
             self._emit(depth + 1, "n = len(item)")
             if spec.type == "string":
                 self._emit(depth + 1, f"if n > {STRING_BYTES_MAX}: raise long_string({self._what(name)}, n)")
-            self._length(depth + 1, "int16" if spec.type == "string" else "int32", out)
+            self._length(depth + 1, "int16" if spec.type == "string" else "int32")
             self._emit(depth + 1, f"{out} += item")
 
     def _is_set(self, name: str, spec: Wire) -> str:
         if isinstance(spec.type, type) and not spec.is_array:
             if is_nullable(spec, self._version):
-                return f"obj.{name} is not None"
+                return f"{self._obj}.{name} is not None"
             # None, or a struct with only default values: Kafka sends neither.
-            return f"(obj.{name} is not None and obj.{name} != {self._name('default', spec.type())})"
+            return f"({self._obj}.{name} is not None and {self._obj}.{name} != {self._name('default', spec.type())})"
         if spec.default is list:
-            return f"obj.{name} != []"
+            return f"{self._obj}.{name} != []"
         if spec.default is None:
-            return f"obj.{name} is not None"
-        return f"obj.{name} != {spec.default!r}"
+            return f"{self._obj}.{name} is not None"
+        return f"{self._obj}.{name} != {spec.default!r}"

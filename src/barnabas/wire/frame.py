@@ -8,7 +8,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from barnabas.base.errors import Malformed
-from barnabas.wire.codec import RecordsRef, encode_parts, writer
+from barnabas.wire.codec import RecordsRef, encode_parts, writer, writers
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.varint import Buffer
 from barnabas.wire.versions import API, API_VERSIONS, CONTROLLED_SHUTDOWN, api_of
@@ -33,20 +33,23 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(buf: Buffer, pos: int = 0, end: int | None = None) -> RequestHeader:
-    """Parse the header of the request at `pos`, after the frame's size. Whether the version is served is not checked here.
+    return RequestHeader(*read_request_header(buf, pos, len(buf) if end is None else end))
+
+
+def read_request_header(buf: Buffer, pos: int, end: int) -> tuple[int, int, int, str | None, int]:
+    """Read the header of the request at `pos`, after the frame's size, as the fields of a `RequestHeader`: a plain tuple costs
+    a fifth of the time. Whether the version is served is not checked here.
 
     An unknown API key is `Malformed`. An unknown version is not, because ApiVersions must answer it.
     """
-    if end is None:
-        end = len(buf)
     if end - pos < 10:
-        return _parse_short_header(buf, pos, end)
+        return _read_short_header(buf, pos, end)
     key, version, correlation_id, size = _REQUEST_HEAD_AND_LENGTH.unpack_from(buf, pos)
     flexible_from = _FLEXIBLE_FROM.get(key)
     if flexible_from is None:
         raise Malformed(f"request header: unknown API key {key}")
     if key == CONTROLLED_SHUTDOWN and version == 0:
-        return RequestHeader(key, version, correlation_id, None, pos + 8)
+        return key, version, correlation_id, None, pos + 8
     pos += 10
     if size >= 0:
         stop = pos + size
@@ -64,15 +67,15 @@ def parse_request_header(buf: Buffer, pos: int = 0, end: int | None = None) -> R
             pos += 1
         else:
             pos = skip_tagged_fields(buf, pos, end, "request header tagged fields")
-    return RequestHeader(key, version, correlation_id, client_id, pos)
+    return key, version, correlation_id, client_id, pos
 
 
-def _parse_short_header(buf: Buffer, pos: int, end: int) -> RequestHeader:
-    """Parse eight bytes; only version 0 of ControlledShutdown is that short."""
+def _read_short_header(buf: Buffer, pos: int, end: int) -> tuple[int, int, int, str | None, int]:
+    """Read eight bytes; only version 0 of ControlledShutdown is that short."""
     if end - pos >= 8:
         key, version, correlation_id = _REQUEST_HEAD.unpack_from(buf, pos)
         if key == CONTROLLED_SHUTDOWN and version == 0:
-            return RequestHeader(key, version, correlation_id, None, pos + 8)
+            return key, version, correlation_id, None, pos + 8
     raise Malformed(f"request header: {end - pos} bytes, too short")
 
 
@@ -103,7 +106,8 @@ def encode_response(response: ApiMessage, version: int, correlation_id: int) -> 
     out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
     if key != API_VERSIONS and version >= response.FLEXIBLE_FROM:
         out.append(0)
-    writer(type(response), version)(response, out)
+    cls = type(response)
+    (writers.get((cls, version)) or writer(cls, version))(response, out)
     _SIZE.pack_into(out, 0, len(out) - 4)
     return bytes(out)
 

@@ -166,7 +166,11 @@ def test_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         (["topics", "--bootstrap-server", "h:1", "--list", "--command-config", "/nix"], "cannot read /nix"),
         (["configs", "--bootstrap-server", "h:1", "--describe"], "At least one entity type"),
         (["configs", "--bootstrap-server", "h:1", "--describe", "--entity-type", "x"], "Invalid entity type x"),
-        (["configs", "--bootstrap-server", "h:1", "--describe", "--client-metrics", "m"], "are not supported"),
+        (
+            ["client-metrics", "--bootstrap-server", "h:1", "--alter", "--metrics", "*"],
+            "One of --name or --generate-name",
+        ),
+        (["client-metrics", "--bootstrap-server", "h:1", "--delete"], "Missing required argument"),
         (["configs", "--bootstrap-server", "h:1", "--alter", "--topic", "t"], "At least one of --add-config"),
         (["consumer-groups", "--bootstrap-server", "h:1", "--describe"], "takes one of these options"),
         (["consumer-groups", "--bootstrap-server", "h:1", "--list", "--group", "g"], "can't be used with"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli import _progress
-from barnabas.cli._tool import warn_of_unknown
+from barnabas.cli._parsing import warn_of_unknown
 from barnabas.cli.main import app
 from tests.support.command_line import CliRunner
 

@@ -5,7 +5,7 @@ import pytest
 from barnabas.base.ids import TopicPartition, format_uuid
 from barnabas.cli import _reset_offsets as reset
 from barnabas.cli._command import UsageError
-from barnabas.cli._tool import matches
+from barnabas.cli._parsing import matches
 from barnabas.cli.configs import choose_entity, parse_additions, parse_scram
 from barnabas.cli.consumer_perf_test import java_date
 from barnabas.cli.delete_records import parse as parse_delete_records

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from barnabas.cli._command import complain
-from barnabas.cli._tool import say, say_fields, table
+from barnabas.cli._output import say, say_fields, table
 
 HEADERS = ("GROUP", "TOPIC", "CONSUMER-ID")
 ROWS = [("shop", "orders", "rdkafka-1ea9b1c8-0d4e-4a0e-8d0a-000000000000"), ("東京", "[red]", "-")]

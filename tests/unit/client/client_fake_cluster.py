@@ -1,11 +1,9 @@
 """A cluster of one fake broker that keeps partitions in memory: enough to test a producer and a consumer."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
-import uvloop
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
@@ -83,17 +81,14 @@ class FakeCluster:
             INIT_PRODUCER_ID: self._init_producer_id,
         }
 
-    def run(self, scenario: Callable[[AsyncClient], Awaitable[None]], **config: Any) -> None:
-        """Run the scenario with a client of this cluster, within twenty seconds."""
+    @asynccontextmanager
+    async def client(self, **config: Any) -> AsyncIterator[AsyncClient]:
+        """A client of this cluster, which serves as long as the client is open."""
         settings = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "api_timeout_ms": 5_000} | config
-
-        async def main() -> None:
-            async with asyncio.timeout(60), self.broker:
-                bootstrap = ((self.broker.host, self.broker.port),)
-                async with AsyncClient(ClientConfig(bootstrap=bootstrap, **settings)) as cluster:
-                    await scenario(cluster)
-
-        uvloop.run(main())
+        async with self.broker:
+            bootstrap = ((self.broker.host, self.broker.port),)
+            async with AsyncClient(ClientConfig(bootstrap=bootstrap, **settings)) as opened:
+                yield opened
 
     def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
         data = bytes(self.logs.get(TopicPartition(topic, partition), b""))

@@ -11,7 +11,6 @@ import pytest
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, LATEST
-from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient, BlockingConnection
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.config import ClientConfig
@@ -37,13 +36,14 @@ def records(*values: bytes) -> bytes:
 
 
 def in_thread(fake: FakeCluster, body: Callable[[ClientConfig], None]) -> None:
-    async def scenario(cluster: AsyncClient) -> None:
-        config = ClientConfig(
-            bootstrap=cluster.config.bootstrap, retry_backoff_ms=5, api_timeout_ms=2_000, request_timeout_ms=2_000
-        )
-        await asyncio.to_thread(body, config)
+    async def serve() -> None:
+        async with fake.client() as cluster:
+            config = ClientConfig(
+                bootstrap=cluster.config.bootstrap, retry_backoff_ms=5, api_timeout_ms=2_000, request_timeout_ms=2_000
+            )
+            await asyncio.to_thread(body, config)
 
-    fake.run(scenario)
+    asyncio.run(serve())
 
 
 def test_offsets_and_raw_batches() -> None:

@@ -7,6 +7,7 @@ from barnabas.client.config import client_config
 from barnabas.client.group import GroupConsumer
 from barnabas.client.membership import GroupConfig
 from barnabas.testing.cluster import Cluster
+from tests.support.waiting import eventually
 
 
 def test_members_that_share_a_client_share_the_partitions_at_once() -> None:
@@ -24,9 +25,7 @@ def test_members_that_share_a_client_share_the_partitions_at_once() -> None:
                 while not one.consumer.assignment:
                     await one.poll(50)
                 polling = [asyncio.ensure_future(poll(each)) for each in (one, other)]
-                async with asyncio.timeout(20):
-                    while [len(each.consumer.assignment) for each in (one, other)] != [1, 1]:
-                        await asyncio.sleep(0.05)
+                await eventually(lambda: [len(each.consumer.assignment) for each in (one, other)] == [1, 1])
                 for each in polling:
                     each.cancel()
                 await asyncio.gather(*polling, return_exceptions=True)

@@ -8,15 +8,16 @@ import pytest
 from barnabas.base.errors import ConfigError
 from barnabas.cli import _stdin
 from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options
 from barnabas.cli._format import formatter_of
-from barnabas.cli._tool import options
 from barnabas.cli.console_producer import LineReader, _produce
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client import names
-from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.client.settings import producer_config
 from tests.unit.client.client_fake_cluster import FakeCluster
+
+pytestmark = pytest.mark.uvloop
 
 
 def test_unknown_producer_setting_is_refused_with_the_nearest_name() -> None:
@@ -43,16 +44,12 @@ def test_console_tools_report_misspelt_properties(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("given", ["RoundRobinPartitioner", "org.apache.kafka.clients.producer.RoundRobinPartitioner"])
-def test_round_robin_uses_one_partition_after_the_other(given: str) -> None:
+async def test_round_robin_uses_one_partition_after_the_other(given: str) -> None:
     """Without the check, six lines for three partitions landed in one."""
     fake = FakeCluster(topics={"t": 3})
-
-    async def scenario(cluster: AsyncClient) -> None:
-        async with Producer(cluster, producer_config({"partitioner.class": given})) as producer:
-            for number in range(6):
-                await producer.send("t", b"%d" % number, key=b"same" if number % 2 else None)
-
-    fake.run(scenario)
+    async with fake.client() as cluster, Producer(cluster, producer_config({"partitioner.class": given})) as producer:
+        for number in range(6):
+            await producer.send("t", b"%d" % number, key=b"same" if number % 2 else None)
     assert Counter(len(fake.values("t", index)) for index in range(3)) == {2: 3}
 
 
@@ -61,7 +58,7 @@ def test_partitioner_of_java_is_refused() -> None:
         producer_config({"partitioner.class": "com.example.Mine"})
 
 
-def test_lines_before_a_malformed_one_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lines_before_a_malformed_one_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three valid lines came before it, and none was sent."""
     fake = FakeCluster()
 
@@ -71,12 +68,9 @@ def test_lines_before_a_malformed_one_are_sent(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(_stdin, "stdin_lines", lines)
     reader = LineReader.of({"parse.key": "true", "key.separator": ":"})
-
-    async def scenario(cluster: AsyncClient) -> None:
+    async with fake.client() as cluster:
         with pytest.raises(UsageError, match="No key separator found on line number 4"):
             await _produce(cluster, "t", reader, ProducerConfig(linger_ms=1_000), sync=False)
-
-    fake.run(scenario)
     assert fake.values("t") == [b"1", b"2", b"3"]
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from barnabas.base.ids import TopicPartition
 from barnabas.cli.console_consumer import _source
-from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.wire.records import BatchBuilder
 from tests.unit.client.client_fake_cluster import LIST_OFFSETS, FakeCluster
+
+pytestmark = pytest.mark.uvloop
 
 
 def record() -> bytes:
@@ -19,14 +20,13 @@ def record() -> bytes:
 
 
 @pytest.mark.parametrize(("topic", "include", "new"), [("t", None, "t"), (None, "t.*", "t2")])
-def test_partitions_and_topics_that_are_added_are_read_from_their_start(
+async def test_partitions_and_topics_that_are_added_are_read_from_their_start(
     topic: str | None, include: str | None, new: str
 ) -> None:
     """Existing partitions are read from their end, which is the default."""
     fake = FakeCluster()
     fake.append("t", record())
-
-    async def scenario(cluster: AsyncClient) -> None:
+    async with fake.client(metadata_max_age_ms=50) as cluster:
         config = ConsumerConfig(auto_offset_reset="latest")
         async with _source(cluster, config, {}, topic, include, None, None, None) as source:
             assert await source.poll(100) == []
@@ -35,44 +35,40 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_start(
             (fetched,) = await source.poll(60_000)
             assert fetched.partition == TopicPartition(new, 1)
 
-    fake.run(scenario, metadata_max_age_ms=50)
 
-
-def test_time_limit_holds_while_offsets_cannot_be_looked_up() -> None:
+async def test_time_limit_holds_while_offsets_cannot_be_looked_up() -> None:
     """`--timeout-ms` was once ignored while a leader did not answer."""
     fake = FakeCluster()
     fake.broker.handlers[LIST_OFFSETS] = lambda call: None
-
-    async def scenario(cluster: AsyncClient) -> None:
-        async with _source(cluster, ConsumerConfig(), {}, "t", None, None, None, None) as source:
-            async with asyncio.timeout(30):  # far less than the client would try for
-                assert await source.poll(100) == []
-
-    fake.run(scenario, api_timeout_ms=600_000)
+    async with (
+        fake.client(api_timeout_ms=600_000) as cluster,
+        _source(cluster, ConsumerConfig(), {}, "t", None, None, None, None) as source,
+        asyncio.timeout(30),  # far less than the client would try for
+    ):
+        assert await source.poll(100) == []
 
 
 @pytest.mark.parametrize("include", [None, "t|u"])
-def test_topic_that_a_broker_did_not_know_for_a_while_is_not_read_again(include: str | None) -> None:
+async def test_topic_that_a_broker_did_not_know_for_a_while_is_not_read_again(include: str | None) -> None:
     """A broker that has just started learns of topics and partitions one after the other."""
     fake = FakeCluster(topics={"t": 2, "u": 1}, ids={"t": bytes(range(16)), "u": bytes(range(1, 17))})
     fake.append("t", record())
     fake.append("t", record(), 1)
-
-    async def scenario(cluster: AsyncClient) -> None:
-        async with _source(cluster, ConsumerConfig(), {}, None if include else "t", include, None, -2, None) as source:
-            read: list[TopicPartition] = []
-            while len(read) < 2:
-                read += [fetched.partition for fetched in await source.poll(5_000)]
-            for known in (None, 1):
-                fake.topics.pop("t") if known is None else fake.topics.update(t=known)
-                assert await source.poll(200) == []
-                fake.topics["t"] = 2
-                assert await source.poll(200) == [], "it was read before"
-            fake.ids["t"] = bytes(range(2, 18))
-            fake.logs.clear()
-            fake.ends.clear()
-            fake.append("t", record())
-            [fetched] = await source.poll(5_000)
-            assert fetched.position == 0, "deleted and made again"
-
-    fake.run(scenario, metadata_max_age_ms=20)
+    async with (
+        fake.client(metadata_max_age_ms=20) as cluster,
+        _source(cluster, ConsumerConfig(), {}, None if include else "t", include, None, -2, None) as source,
+    ):
+        read: list[TopicPartition] = []
+        while len(read) < 2:
+            read += [fetched.partition for fetched in await source.poll(5_000)]
+        for known in (None, 1):
+            fake.topics.pop("t") if known is None else fake.topics.update(t=known)
+            assert await source.poll(200) == []
+            fake.topics["t"] = 2
+            assert await source.poll(200) == [], "it was read before"
+        fake.ids["t"] = bytes(range(2, 18))
+        fake.logs.clear()
+        fake.ends.clear()
+        fake.append("t", record())
+        [fetched] = await source.poll(5_000)
+        assert fetched.position == 0, "deleted and made again"

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.cli.local_cluster import wait_until
@@ -28,11 +30,13 @@ from tests.unit.client.client_fake_broker import Call
 
 from tests.unit.client.client_fake_cluster import FETCH, PRODUCE, FakeCluster  # isort: skip
 
+pytestmark = pytest.mark.uvloop
+
 T0 = TopicPartition("t", 0)
 OLD, NEW = b"o" * 16, b"n" * 16
 
 
-def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None:
+async def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None:
     fake = FakeCluster(ids={"t": OLD})
     fetched = fake.broker.handlers[FETCH]
     asked: list[bytes] = []
@@ -46,8 +50,7 @@ def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None:
             fetched(call)
 
     fake.broker.handlers[FETCH] = fetch
-
-    async def scenario(cluster: AsyncClient) -> None:
+    async with fake.client() as cluster:
         async with Producer(cluster) as producer:
             await (await producer.send("t", b"v")).offset()
         (produced,) = fake.produced
@@ -63,12 +66,10 @@ def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None:
             assert await consumer.poll(5_000)
         assert asked == [OLD, OLD, NEW, OLD, NEW]
         assert fake.broker.calls[-1].version == FetchRequest.MAX_VERSION
-
-    fake.run(scenario)
     assert PRODUCE in {call.message.API_KEY for call in fake.broker.calls}
 
 
-def test_offset_of_a_topic_unknown_to_the_coordinator_is_requested_again() -> None:
+async def test_offset_of_a_topic_unknown_to_the_coordinator_is_requested_again() -> None:
     """It was once taken for a group without offset: the consumer began at `auto.offset.reset`, and skipped records."""
     fake = FakeCluster(ids={"t": OLD})
     asked: list[bytes] = []
@@ -97,16 +98,13 @@ def test_offset_of_a_topic_unknown_to_the_coordinator_is_requested_again() -> No
 
     fake.broker.handlers[OffsetFetchRequest.API_KEY] = fetch_offsets
     fake.broker.handlers[FindCoordinatorResponse.API_KEY] = find_coordinator
-
-    async def scenario(cluster: AsyncClient) -> None:
+    async with fake.client() as cluster:
         await cluster.topics(["t"])
         assert await committed_offsets(cluster, "g", [T0]) == {T0: CommittedOffset(7)}
         assert asked == [OLD, NEW]
         asked.clear()
         await cluster.topics(["t"])
         assert await committed_offsets_of(cluster, ["g"], [T0]) == {"g": {T0: CommittedOffset(7)}}
-
-    fake.run(scenario)
 
 
 def make_again(real: RealCluster) -> None:

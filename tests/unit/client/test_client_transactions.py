@@ -34,6 +34,8 @@ from barnabas.wire.records import BatchBuilder
 from tests.unit.client.client_fake_broker import Call
 from tests.unit.client.client_fake_cluster import FakeCluster, canned
 
+pytestmark = pytest.mark.uvloop
+
 PRODUCE, FIND_COORDINATOR, ADD_PARTITIONS, END_TXN = 0, 10, 24, 26
 
 
@@ -116,7 +118,7 @@ def test_late_batch_of_a_finished_transaction_is_refused(real: RealCluster, comm
 
 
 @BOTH_SHELLS
-def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(commit_one: CommitOne) -> None:
+async def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(commit_one: CommitOne) -> None:
     fake = FakeCluster()
     added = AddPartitionsToTxnTopicResult(
         name="t", results_by_partition=[AddPartitionsToTxnPartitionResult(partition_index=0)]
@@ -126,11 +128,8 @@ def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(com
         ADD_PARTITIONS: canned([AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[added])]),
         END_TXN: canned([EndTxnResponse()]),
     }
-
-    async def scenario(cluster: AsyncClient) -> None:
+    async with fake.client() as cluster:
         await asyncio.to_thread(commit_one, ClientConfig(bootstrap=cluster.config.bootstrap), "t", "x")
-
-    fake.run(scenario)
     versions = {call.message.API_KEY: call.version for call in fake.broker.calls}
     assert (versions[PRODUCE], versions[ADD_PARTITIONS], versions[END_TXN]) == (11, 3, 4)
 
@@ -163,28 +162,24 @@ async def test_next_transaction_is_not_taken_for_the_last_if_brokers_know_differ
     assert epochs == sorted(set(epochs)), "each transaction has an epoch of its own"
 
 
-def test_transaction_with_a_refused_record_is_aborted_and_the_next_one_succeeds(real: RealCluster) -> None:
+async def test_transaction_with_a_refused_record_is_aborted_and_the_next_one_succeeds(real: RealCluster) -> None:
     real.create_topic("refused", config={"max.message.bytes": "1000"})
-
-    async def scenario() -> None:
-        config = ProducerConfig(transactional_id="refused", batch_bytes=100)
-        async with AsyncClient(client_config(real.bootstrap)) as cluster, Producer(cluster, config) as producer:
-            transaction = producer.transaction
-            assert transaction is not None
-            for turn in range(2):
-                await transaction.begin()
-                await producer.send("refused", b"lost")
-                large = await producer.send("refused", b"x" * 5_000)
-                with pytest.raises(BrokerRefused, match="MESSAGE_TOO_LARGE"):
-                    await large.offset()
-                with pytest.raises(BrokerRefused, match="MESSAGE_TOO_LARGE"):
-                    await transaction.commit()
-                await transaction.abort()
-                await transaction.begin()
-                await producer.send("refused", b"kept %d" % turn)
+    config = ProducerConfig(transactional_id="refused", batch_bytes=100)
+    async with AsyncClient(client_config(real.bootstrap)) as cluster, Producer(cluster, config) as producer:
+        transaction = producer.transaction
+        assert transaction is not None
+        for turn in range(2):
+            await transaction.begin()
+            await producer.send("refused", b"lost")
+            large = await producer.send("refused", b"x" * 5_000)
+            with pytest.raises(BrokerRefused, match="MESSAGE_TOO_LARGE"):
+                await large.offset()
+            with pytest.raises(BrokerRefused, match="MESSAGE_TOO_LARGE"):
                 await transaction.commit()
-
-    asyncio.run(scenario())
+            await transaction.abort()
+            await transaction.begin()
+            await producer.send("refused", b"kept %d" % turn)
+            await transaction.commit()
     values = [value for value in real_values(real, "refused") if value != b"lost"]
     assert values == [b"kept 0", b"kept 1"]
 
@@ -194,7 +189,7 @@ def real_values(real: RealCluster, topic: str) -> list[bytes | None]:
         return [record.value for record in client.fetch(TopicPartition(topic, 0), 0).records()]
 
 
-def test_end_whose_response_was_lost_is_requested_again() -> None:
+async def test_end_whose_response_was_lost_is_requested_again() -> None:
     fake = FakeCluster()
     ends: list[Call] = []
 
@@ -209,8 +204,7 @@ def test_end_whose_response_was_lost_is_requested_again() -> None:
         FIND_COORDINATOR: canned([FindCoordinatorResponse(coordinators=[Coordinator(key="x", node_id=1)])]),
         END_TXN: end,
     }
-
-    async def scenario(cluster: AsyncClient) -> None:
+    async with fake.client() as cluster:
         config = ClientConfig(bootstrap=cluster.config.bootstrap, retry_backoff_ms=5)
 
         def body() -> ProducerIdentity:
@@ -218,6 +212,4 @@ def test_end_whose_response_was_lost_is_requested_again() -> None:
                 return BlockingTransactions(client).end("x", ProducerIdentity(101, 0), committed=True)
 
         assert await asyncio.to_thread(body) == (101, 0)
-
-    fake.run(scenario)
     assert len(ends) == 2

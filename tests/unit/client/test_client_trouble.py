@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 from barnabas.base.errors import ErrorCode
-from barnabas.cli._tool import run
+from barnabas.cli._connection import run
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, ClientError, ConnectionLost
 from tests.pki import Authority
+from tests.support.waiting import eventually
 from tests.unit.client.client_fake_cluster import FakeCluster
+
+pytestmark = pytest.mark.uvloop
 
 
 @contextmanager
@@ -102,28 +105,25 @@ def test_port_that_accepts_and_never_answers_is_reported_in_time(blocking: bool)
     assert "not answered in time" in error
 
 
-def test_lost_cluster_is_reported_at_once_and_again_when_it_is_back() -> None:
+async def test_lost_cluster_is_reported_at_once_and_again_when_it_is_back() -> None:
     """The client was once silent for 100 seconds."""
     fake = FakeCluster()
     reported: list[str] = []
 
-    async def scenario(cluster: AsyncClient) -> None:
+    async def refuse(host: str, port: int) -> None:
+        raise ConnectionLost("no listener")
+
+    async with fake.client() as cluster:
         cluster.tell = reported.append
         await cluster.brokers()
         address = f"127.0.0.1:{fake.broker.port}"
         real, cluster.io.connect = cluster.io.connect, refuse  # type: ignore[method-assign]
         fake.broker.drop_connections()
         asking = asyncio.create_task(cluster.brokers())
-        while not reported:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: reported)
         cluster.io.connect = real  # type: ignore[method-assign]
         await asking
         assert reported == ["no listener; trying again", f"connected to {address} again"]
-
-    async def refuse(host: str, port: int) -> None:
-        raise ConnectionLost("no listener")
-
-    fake.run(scenario)
 
 
 def test_tool_reports_a_lost_cluster_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,17 +4,22 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from barnabas.base.ids import TopicPartition
+from barnabas.broker.features.tiered import layout
 from barnabas.broker.features.tiered.store import Store, StoreFault, open_store
 from barnabas.spark import tier_reads
 from barnabas.spark.tier_reads import read_slices
 from barnabas.spark.tier_slices import TierSlice, slices_in_tasks
+from barnabas.wire.record_batch import iter_batches
 from barnabas.wire.records import BatchBuilder
+from tests.unit.broker.features.tiered.segments import segment as tiered
+from tests.unit.broker.features.tiered.tier_support import blocks_of_bytes
 
 PARTITION = TopicPartition("t", 0)
 RECORDS = 40
@@ -42,17 +47,29 @@ class Counted:
         self.gets.append(key)
         return await self._store.get_range(key, start, end)
 
+    async def get(self, key: str) -> bytes:
+        return await self._store.get(key)
+
+
+def key(number: int) -> str:
+    return layout.log_key(tiered(number, number * RECORDS, (number + 1) * RECORDS - 1))
+
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TierSlice]:
-    """Three segments of several chunks each."""
+    """Three segments of several chunks each, the middle one copied without checksums, as by earlier versions."""
     monkeypatch.setattr(tier_reads, "_CHUNK_BYTES", 300)
     store = open_store(f"file://{tmp_path}")
     found = []
     for number in range(3):
         data = segment(number * RECORDS)
-        asyncio.run(store.put(f"log-{number}", data))
-        found.append(TierSlice(PARTITION, b"", f"log-{number}", number * RECORDS, (number + 1) * RECORDS, 0, len(data)))
+        name = layout.parse_key(key(number))
+        assert name is not None
+        blocks = blocks_of_bytes(data, name.id.uuid, block_bytes=100)
+        indexes = layout.pack_indexes({} if number == 1 else {layout.Part.BLOCKS: blocks.encode()})
+        asyncio.run(store.put(layout.indexes_of(key(number)), indexes))
+        asyncio.run(store.put(key(number), data))
+        found.append(TierSlice(PARTITION, b"", key(number), number * RECORDS, (number + 1) * RECORDS, 0, len(data)))
     return found
 
 
@@ -78,13 +95,13 @@ def test_slices_follow_on_each_other(tmp_path: Path, parts: list[TierSlice]) -> 
 def test_slice_that_is_gone_is_read_elsewhere_and_the_others_from_the_store(
     tmp_path: Path, parts: list[TierSlice], gone: int
 ) -> None:
-    (tmp_path / f"log-{gone}").unlink()
+    (tmp_path / key(gone)).unlink()
     assert read(tmp_path, parts) == (list(range(3 * RECORDS)), [(gone * RECORDS, (gone + 1) * RECORDS)])
 
 
 def test_slice_that_is_cut_short_is_read_elsewhere_from_the_break_on(tmp_path: Path, parts: list[TierSlice]) -> None:
-    whole = (tmp_path / "log-1").read_bytes()
-    (tmp_path / "log-1").write_bytes(whole[:700])
+    whole = (tmp_path / key(1)).read_bytes()
+    (tmp_path / key(1)).write_bytes(whole[:700])
     offsets, [(first, until)] = read(tmp_path, parts)
     assert offsets == list(range(3 * RECORDS))
     assert RECORDS < first < until == 2 * RECORDS
@@ -104,7 +121,7 @@ def test_a_task_that_stops_early_starts_few_more_reads(
     rows = read_slices("file:///", {}, parts, ("offset",), read_committed=False, elsewhere=nowhere, insists=True)
     assert next(rows).num_rows
     rows.close()  # type: ignore[attr-defined]
-    assert set(counted.gets) == {"log-0"}
+    assert set(counted.gets) == {key(0)}
     assert len(counted.gets) <= 1 + tier_reads._CHUNKS_AHEAD
 
 
@@ -145,6 +162,33 @@ def test_object_with_another_segments_bytes_is_a_failure_that_names_it(tmp_path:
     ]
     assert read(tmp_path, known, insists=True)[0] == list(range(3 * RECORDS))
     for other in (0, 2):
-        asyncio.run(store.put("log-1", segment(other * RECORDS)))
-        with pytest.raises(StoreFault, match=r"log-1 has offset .* has 40 to 79"):
+        asyncio.run(store.put(key(1), segment(other * RECORDS)))
+        with pytest.raises(StoreFault, match=rf"{key(1)} has offset .* has 40 to 79"):
             read(tmp_path, known, insists=True)
+
+
+@pytest.mark.parametrize("wrong", ["batches in another order", "a part of another segment", "a base offset"])
+def test_bytes_that_no_batch_covers_are_a_failure_that_names_the_object(
+    tmp_path: Path, parts: list[TierSlice], wrong: str
+) -> None:
+    good = (tmp_path / key(0)).read_bytes()
+    starts = [position for position, _ in iter_batches(good)]
+    batches = [good[start:end] for start, end in pairwise([*starts, len(good)])]
+    other = (tmp_path / key(1)).read_bytes()
+    bad = {
+        "batches in another order": b"".join([*batches[:3], batches[4], batches[3], *batches[5:]]),
+        "a part of another segment": good[: starts[5]] + other[starts[5] - len(good) :],
+        "a base offset": good[: starts[5] + 7] + b"\x15" + good[starts[5] + 8 :],
+    }[wrong]
+    assert len(bad) == len(good) and bad != good
+    (tmp_path / key(0)).write_bytes(bad)
+    with pytest.raises(StoreFault, match=f"{key(0)}: the 100 bytes from .* have a wrong checksum"):
+        read(tmp_path, parts, insists=True)
+    cut = replace(parts[0], start=starts[0], end=starts[2], from_offset=0, until_offset=8)
+    assert read(tmp_path, [cut], insists=True) == (list(range(8)), []), "only what is read is checked"
+
+
+def test_indexes_of_another_segment_are_a_failure_that_names_the_object(tmp_path: Path, parts: list[TierSlice]) -> None:
+    (tmp_path / layout.indexes_of(key(0))).write_bytes((tmp_path / layout.indexes_of(key(2))).read_bytes())
+    with pytest.raises(StoreFault, match=layout.indexes_of(key(0))):
+        read(tmp_path, parts, insists=True)

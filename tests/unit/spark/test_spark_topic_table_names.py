@@ -6,7 +6,7 @@ import re
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from barnabas.spark.tables.inference import DEPTH_MAX, row_type
+from barnabas.spark.tables.inference import STRUCT_LEVELS_MAX, row_type
 from barnabas.spark.tables.names import Admitted, Check, Rules, Votes, admitted
 
 
@@ -92,7 +92,7 @@ def test_a_dot_is_a_path_in_iceberg_only() -> None:
 def test_deep_objects_are_strings() -> None:
     found = row_type("OBJECT<a: " * 900 + "BIGINT" + ">" * 900 + "")
     text = found.simpleString()
-    assert text.count("struct") == DEPTH_MAX
+    assert text.count("struct") == STRUCT_LEVELS_MAX
     assert text.count("string") == 1
     beside = row_type("OBJECT<a: " + "ARRAY<" * 900 + "`>`" + ">" * 900 + ", ``: BIGINT, `b``c`: OBJECT<`<`: STRING>>")
     assert beside.names == ["a", "", "b`c"]

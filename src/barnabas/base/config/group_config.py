@@ -100,22 +100,21 @@ SETTINGS: Final = (
              of_broker="group.share.heartbeat.interval.ms", no_effect=reasons.SHARE),
     _setting("share.record.lock.duration.ms", 30_000,
              "How long a member of the share group holds a record that it has not acknowledged.",
-             lowest=1_000, of_broker="group.share.record.lock.duration.ms", no_effect=reasons.SHARE),
+             lowest=1_000, of_broker="group.share.record.lock.duration.ms"),
     _setting("share.delivery.count.limit", 5,
              "Times that a record is delivered to the share group before it is given up.",
-             lowest=2, of_broker="group.share.delivery.count.limit", no_effect=reasons.SHARE),
+             lowest=2, of_broker="group.share.delivery.count.limit"),
     _setting("share.partition.max.record.locks", 2_000,
              "Records of one partition that members of the share group may hold at the same time.",
-             lowest=100, of_broker="group.share.partition.max.record.locks", no_effect=reasons.SHARE),
+             lowest=100, of_broker="group.share.partition.max.record.locks"),
     Setting("share.auto.offset.reset", STRING, "latest", MEDIUM, _OffsetResetText(), GROUP,
             "Where the share group begins to read a partition: at its start (earliest), at its end (latest), or at the "
-            "records of a time ago (by_duration:PT1H).", no_effect=reasons.SHARE),
+            "records of a time ago (by_duration:PT1H)."),
     Setting("share.isolation.level", STRING, READ_UNCOMMITTED, MEDIUM, one_of(READ_COMMITTED, READ_UNCOMMITTED), GROUP,
             "Whether the share group gets records of all transactions (read_uncommitted) or only of committed ones "
-            "(read_committed).", no_effect=reasons.SHARE),
+            "(read_committed)."),
     Setting("share.renew.acknowledge.enable", BOOLEAN, True, MEDIUM, None, GROUP,
-            "Whether members of the share group may hold a record for longer (acknowledge type RENEW).",
-            no_effect=reasons.SHARE),
+            "Whether members of the share group may hold a record for longer (acknowledge type RENEW)."),
 )
 # fmt: on
 

@@ -1,4 +1,6 @@
-"""Builds the group, the transaction and the share coordinator. The first two need each other, and get it by a function."""
+"""Builds the group, the transaction and the share coordinator, and the leader's side of share groups. The first two need each
+other, and get it by a function.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -7,13 +9,14 @@ from typing import NamedTuple
 
 from barnabas.base.topics import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.base.words import TRANSACTION_VERSION
-from barnabas.broker.parts import groups, share_state, transactions
+from barnabas.broker.parts import groups, share, share_state, transactions
 from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.membership import MembershipParts
+from barnabas.broker.parts.share import ShareParts
 from barnabas.broker.parts.share_state import ShareStateParts
 from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.runtime.tasks import Spawn
-from barnabas.broker.runtime.threads import ThreadPool
+from barnabas.broker.runtime.threads import OnThread, ThreadPool
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.coordinator_log import InternalTopicLog
 from barnabas.broker.server.settings import allows_consumer_protocol
@@ -28,6 +31,18 @@ class Coordinators(NamedTuple):
     groups: GroupParts
     transactions: TransactionParts
     share_state: ShareStateParts
+    share: ShareParts
+
+    @property
+    def families(self) -> list[object]:
+        """Families of APIs."""
+        return [*self.groups.families, *self.transactions.families, *self.share_state.families, *self.share.families]
+
+    def close(self) -> None:
+        self.groups.coordinator.close()
+        self.transactions.coordinator.close()
+        self.share.partitions.close()
+        self.share_state.close()
 
 
 def assemble(
@@ -37,6 +52,7 @@ def assemble(
     loop: asyncio.AbstractEventLoop,
     pool: ThreadPool,
     *,
+    on_thread: OnThread,
     spawn: Spawn,
     on_bug: Callable[[BaseException], None],
 ) -> Coordinators:
@@ -81,4 +97,5 @@ def assemble(
         ),
         membership.connections,
     )
-    return Coordinators(group_parts, transaction_parts, share_state_parts)
+    share_parts = share.assemble(context, share_state_parts.persister, loop, on_thread=on_thread, spawn=spawn)
+    return Coordinators(group_parts, transaction_parts, share_state_parts, share_parts)

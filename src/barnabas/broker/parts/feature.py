@@ -72,8 +72,8 @@ class Plugin:
     def stop(self) -> None:
         """Stop: the broker's fetchers have ended, its logs are still open."""
 
-    def close(self) -> None:
-        """Close: everything else has ended. Runs on a thread and may block."""
+    async def close(self) -> None:
+        """Close: everything else has ended."""
 
     def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
         """React: this broker became leader or follower of these partitions."""

@@ -3,7 +3,8 @@
 *Live* means that a restart would not help: the loop runs, and nothing has failed for good. *Ready* means that clients can be
 sent here. If ZooKeeper is unavailable, both stay true: clients of live leaders continue, and as it affects every broker, all
 brokers would be restarted or taken out of service at once. It is a warning in both answers. *In sync* means that the next
-broker may be restarted: this one is in the ISR of every partition of which it has a replica. Owner: the event loop.
+broker may be restarted: this one is in the ISR of every partition of which it has a replica. A broker that is cut off from
+ZooKeeper, and no longer counted as alive by others, is in none. Owner: the event loop.
 """
 
 from enum import IntEnum
@@ -13,6 +14,7 @@ from barnabas.base.clock import Clock
 from barnabas.base.ids import BrokerId
 from barnabas.base.metrics.registry import Registry
 from barnabas.base.times import utc
+from barnabas.broker.replication.lost_leadership import LostLeadership
 from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.server.metrics_http import Verdict
 from barnabas.broker.storage.manager import LogManager
@@ -55,6 +57,7 @@ class Health:
         self._logs: LogManager | None = None
         self._replicas: ReplicaManager | None = None
         self._cluster: tuple[BrokerId, MetadataCache] | None = None
+        self._lost_leadership: LostLeadership | None = None
         #: The error that ended the broker, if any.
         self.fatal: BaseException | None = None
         registry.gauge(
@@ -77,12 +80,14 @@ class Health:
         logs: LogManager | None = None,
         replicas: ReplicaManager | None = None,
         cluster: tuple[BrokerId, MetadataCache] | None = None,
+        lost_leadership: LostLeadership | None = None,
     ) -> None:
         """Add parts that exist from now on."""
         self._session = session or self._session
         self._logs = logs or self._logs
         self._replicas = replicas or self._replicas
         self._cluster = cluster or self._cluster
+        self._lost_leadership = lost_leadership or self._lost_leadership
 
     def live(self) -> Verdict:
         return self._verdict(self.fatal is None)
@@ -93,12 +98,15 @@ class Health:
     def in_sync(self) -> Verdict:
         behind = self._behind()
         is_ready, document = self.ready()
-        ok = is_ready and not behind
+        ok = is_ready and not behind and not self._is_outside()
         return ok, document | {
             "status": document["status"] if ok else "fail",
             "behind": len(behind),
             "partitions": behind[:NAMED_MAX],
         }
+
+    def _is_outside(self) -> bool:
+        return self._lost_leadership is not None and self._lost_leadership.is_outside
 
     def _behind(self) -> list[str]:
         """Return the partitions with a replica on this broker that is not in their ISR."""
@@ -126,6 +134,8 @@ class Health:
         session = self._session
         if session is not None and not session.is_connected and self._phase is not Phase.STARTING:
             found.append(f"ZooKeeper at {session.hosts} does not answer")
+        if self._is_outside():
+            found.append("the other brokers no longer count this one as alive: it is cut off from ZooKeeper")
         if self._logs is not None:
             offline = [log_dir.path for log_dir in self._logs.dirs if not log_dir.is_online]
             if offline:

@@ -20,15 +20,22 @@ from barnabas.broker.replication.fetchers import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.leader_endpoint import FetcherSettings, LeaderEndpoint, RemoteLeader
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
+from barnabas.broker.replication.lost_leadership import Ask, LostLeadership
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.replication.read_replica import ReadReplicaSelector
 from barnabas.broker.replication.throttle import ReplicationThrottles
 from barnabas.broker.runtime.tasks import Spawn
-from barnabas.broker.server.broker_connections import BrokerConnections
+from barnabas.broker.server.broker_connections import BrokerConnections, Lane
 from barnabas.broker.server.controller_client import ControllerClient
 from barnabas.broker.storage.manager import LogManager
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache, MetadataChange
+from barnabas.broker.zookeeper_client.session import SessionState, ZooKeeperSession
+from barnabas.client.errors import RequestTimedOut
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+#: How long a broker may take to say who leads.
+LEADERS_TIMEOUT_MS = 2_000
 
 
 class ReplicationParts:
@@ -41,6 +48,7 @@ class ReplicationParts:
         connections: BrokerConnections,
         controller: ControllerClient,
         readiness: Readiness,
+        session: ZooKeeperSession,
         *,
         broker_epoch: Callable[[], BrokerEpoch],
         load_settings: Callable[[Iterable[str]], Awaitable[None]],
@@ -113,6 +121,19 @@ class ReplicationParts:
             report=report_failed_dir,
             fail=fail,
         )
+        self.lost_leadership = LostLeadership(
+            broker_id,
+            metadata,
+            self.replicas,
+            ask=_asker(connections.lane("leaders")),
+            stop_leading=self.control.stop_serving,
+            session_timeout_s=config.zookeeper_session_timeout_ms / 1000,
+        )
+        session.on_state(
+            lambda state: self.lost_leadership.zookeeper_changed(
+                is_away=state in (SessionState.SUSPENDED, SessionState.EXPIRED)
+            )
+        )
         logs.on_log_start = self.replicas.hosted.log_start_moved
         metadata.subscribe(self._metadata_changed)
 
@@ -135,6 +156,7 @@ class ReplicationParts:
     def start(self) -> None:
         self._spawn(self.isr_changes.run(), "isr changes")
         self._spawn(self._shrink_isrs(), "isr expiration")
+        self._spawn(self.lost_leadership.run(), "lost leaderships")
 
     async def _shrink_isrs(self) -> None:
         """Check twice in `replica.lag.time.max.ms`, as Kafka does: a lagging follower leaves the ISR within 1.5 times that."""
@@ -159,3 +181,15 @@ class ReplicationParts:
             min_insync_replicas=self._dynamic.log_config(tp.topic).min_insync_replicas,
             is_eligible=lambda broker, epoch: self._metadata.is_alive(broker),
         )
+
+
+def _asker(lane: Lane) -> Ask:
+    async def ask(broker: BrokerId, request: MetadataRequest) -> MetadataResponse:
+        try:
+            async with asyncio.timeout(LEADERS_TIMEOUT_MS / 1000):
+                connection = await lane.to(broker)
+                return await connection.request(request, MetadataResponse)
+        except TimeoutError:
+            raise RequestTimedOut(f"broker {broker} did not answer within {LEADERS_TIMEOUT_MS} ms") from None
+
+    return ask

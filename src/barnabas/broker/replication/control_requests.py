@@ -327,11 +327,16 @@ class ControlRequests:
                 log.warning(
                     "[partition %s] has moved to the brokers %s and is not served here any more", tp, list(replicas)
                 )
-                self._fetchers.remove([tp])
-                partition.machine.stop()
                 stopped.append(partition)
-                self._replicas.hosted.wake_all(partition)
-        self._notify_listeners([], stopped)
+        self.stop_serving(stopped)
+
+    def stop_serving(self, partitions: Sequence[Partition]) -> None:
+        """Neither lead nor follow these partitions until the controller says so again."""
+        self._fetchers.remove([each.tp for each in partitions])
+        for partition in partitions:
+            partition.machine.stop()
+            self._replicas.hosted.wake_all(partition)
+        self._notify_listeners([], list(partitions))
 
     # -- brokers come and go ------------------------------------------------------------------------------------------
 

@@ -24,13 +24,13 @@ from barnabas.base.errors import Malformed
 from barnabas.base.tls.distinguished_name import Subject
 from barnabas.broker.security.principal import ANONYMOUS, Principal
 from barnabas.broker.server.call import Call, Gate
-from barnabas.broker.server.ranges import release
+from barnabas.broker.server.ranges import BYTES, Part, release
 from barnabas.broker.server.request_memory import RequestMemory
 from barnabas.broker.server.writer import SocketWriter, TransportWriter, Writer
 
 log = logging.getLogger(__name__)
 
-_SIZE = Struct(">i")
+_SIZE = Struct(">i").unpack_from
 #: Requests of one connection that may wait at the same time, if they may overlap at all.
 PIPELINED_MAX = 64
 #: A frame's own buffer begins with at most this size, and at most eight times the bytes received; it doubles as bytes arrive.
@@ -40,6 +40,8 @@ FRAME_BUFFER_LEAST_BYTES = 16 * 1024
 #: Limit for the unfinished frames of all unauthenticated peers together.
 STRANGERS_BYTES_MAX = 64 * 1024 * 1024
 SHARED_BUFFER_BYTES = 256 * 1024
+#: Answers of one turn leave in one call, unless they are larger than this together.
+OUTBOX_BYTES_MAX = 64 * 1024
 #: Enough for a hundred requests. But a client may have sent hundreds ahead that each roll a segment.
 TURN_S = 0.01
 #: The time for all waiting connections before the loop runs other work: they share it, and each executes at least one request.
@@ -69,15 +71,18 @@ class Executes(Protocol):
     request_bytes_max: int
     bugs: BugLog
 
-    def has_room(self, connection: "Connection") -> bool:
-        """Whether one more request may run; if not, the connection's `resume` is called later."""
+    #: Whether no more requests may run.
+    is_full: bool
+
+    def wait_for_room(self, connection: "Connection") -> None:
+        """Call the connection's `resume` when another request may run."""
         ...
 
     def start(self, connection: "Connection", frame: memoryview) -> Call:
         """Run the request; raises `Malformed` if it cannot be understood."""
         ...
 
-    def sent(self, call: Call) -> None: ...
+    def sent(self, call: Call, now_s: float) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -110,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self.gate = gate
         self._frame_bytes_max = pipeline.request_bytes_max if gate is None else gate.frame_bytes_max
         self.client_id = ""
+        self.software = ("", "")
         self.peer_host = ""
         self.peer_port = 0
         #: When the last request came or the last response went, for `connections.max.idle.ms`.
@@ -126,8 +132,13 @@ class Connection(asyncio.BufferedProtocol):
         self._prefix = b""  #: the first bytes of a length that has not fully arrived
         self._backlog: bytearray | None = None  #: bytes that came while no request could start
         self._in_flight: deque[Call] = deque()
-        self._turn_s = 0.0  #: the loop's time when this turn began
-        self._turn_ends_s = 0.0
+        #: The loop's time when this turn began. It does not advance in a turn, so it is read once.
+        self.turn_s = 0.0
+        self._turn_ends_s = 0.0  #: 0 until a turn has its second request
+        self._has_more = False  #: another whole frame follows the one that is being executed
+        self._outbox: list[Part] = []  #: answers of this turn: they leave with the last one, in one call
+        self._outbox_bytes = 0
+        self._is_clogged = False  #: the peer does not read as fast as it sends requests
         self._awaits_turn = False  #: the backlog continues at the loop's next turn, even if `resume` is called before
         self._starting = False
         self._muted_until_s = 0.0
@@ -172,10 +183,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         # libuv reads up to 32 times per turn of its loop: here these count as one turn, too.
-        self.active_s = self._loop.time()
-        if self._turn_s != self.active_s:
-            self._turn_s = self.active_s
-            self._turn_ends_s = self._monotonic_s() + self._shared.turn_s
+        now_s = self._loop.time()
+        if self.turn_s != now_s:
+            self.turn_s = self.active_s = now_s
+            self._turn_ends_s = 0.0
         if self._frame is None:
             self._consume(self._shared.view[:nbytes])
             return
@@ -197,28 +208,40 @@ class Connection(asyncio.BufferedProtocol):
         while at < end:
             if end - at < 4:
                 self._prefix = bytes(view[at:])
-                return
-            size = _SIZE.unpack_from(view, at)[0]
+                break
+            (size,) = _SIZE(view, at)
             if not 0 < size <= self._frame_bytes_max:
                 self.fail(f"frame of {size} bytes, the limit is {self._frame_bytes_max}")
                 return
-            have = end - at - 4
-            if have < size:
+            after = at + 4 + size
+            if after > end:
                 if self._shared.memory.may_begin(self):
                     self._begin_frame(view[at + 4 :], size)
                 else:
                     self._keep(view[at:])
-                return
+                break
             if not self._may_start(view, at + 4):
                 self._keep(view[at:])
-                return
-            self._start(view[at + 4 : at + 4 + size])
+                break
+            self._has_more = after < end
+            self._start(view[at + 4 : after])
             if self._transport is None or self._transport.is_closing():
                 return  # the request ended the connection: the frames after it are not executed
-            at += 4 + size
-            if self._monotonic_s() > self._turn_ends_s:
+            at = after
+            if at < end and self._is_turn_over():
                 self._await_turn(view[at:])
-                return
+                break
+        self._has_more = False
+        if self._outbox:
+            self._flush()
+
+    def _is_turn_over(self) -> bool:
+        """Asked before each request but the first of a turn: most turns have one, and need not read the clock."""
+        now_s = self._monotonic_s()
+        if self._turn_ends_s:
+            return now_s > self._turn_ends_s
+        self._turn_ends_s = now_s + self._shared.turn_s
+        return False
 
     def _begin_frame(self, received: memoryview, size: int) -> None:
         """Allocate a separate buffer for a frame that has not fully arrived."""
@@ -251,16 +274,19 @@ class Connection(asyncio.BufferedProtocol):
                 self._started_bytes = len(frame)  # its handler still uses the frame
             if self._transport is None or self._transport.is_closing():
                 return
-            if self._monotonic_s() > self._turn_ends_s:
+            if self._is_turn_over():
                 self._await_turn(memoryview(b""))
         else:
             self._keep(frame, size_first=True)
 
     def _may_start(self, view: memoryview, at: int) -> bool:
-        if self._muted_until_s or self._writer is None or not self._writer.idle:
+        if self._muted_until_s or self._is_clogged or self._writer is None:
             return False
         if not self._in_flight:
-            return self._pipeline.has_room(self)
+            if self._pipeline.is_full:
+                self._pipeline.wait_for_room(self)
+                return False
+            return True
         if len(view) < at + 2 or len(self._in_flight) >= PIPELINED_MAX:
             return False
         # Every request in flight started under this rule, so checking the last one is enough.
@@ -286,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
             release(call.parts or ())
             return
         if call.parts is not None and not self._in_flight:
-            self._send(call)
+            self._send(call, self.turn_s)
         else:
             self._in_flight.append(call)
             if call.parts is not None:
@@ -294,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _keep(self, rest: memoryview, *, size_first: bool = False) -> None:
         assert self._transport is not None
-        self._backlog = bytearray(_SIZE.pack(len(rest)) if size_first else b"")
+        self._backlog = bytearray(len(rest).to_bytes(4, "big") if size_first else b"")
         self._backlog += rest
         self._count()
         self._transport.pause_reading()
@@ -318,6 +344,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._backlog is None or self._transport is None or self._awaits_turn:
             return
+        self.turn_s = self._loop.time()
         self._turn_ends_s = self._monotonic_s() + self._shared.turn_s
         backlog, self._backlog = self._backlog, None
         self._consume(memoryview(backlog))
@@ -328,42 +355,64 @@ class Connection(asyncio.BufferedProtocol):
     # -- answering --------------------------------------------------------------------------------------------------
 
     def answered(self, call: Call) -> None:
-        call.answered_s = self._loop.time()
         if self._transport is None:
             release(call.parts or ())
             return
         if self._starting and call not in self._in_flight:
             # The handler answered at once. Send the answer before the handler's remaining work: a producer does not wait for
             # the consumers that its record wakes. With other requests in flight, `_start` sends it in order.
+            call.answered_s = self.turn_s
             if not self._in_flight and call.meter is None:
                 call.is_sent = True
-                self._send(call)
+                self._send(call, self.turn_s)
             return
+        call.answered_s = self._loop.time()
         self._send_ready()
         if not self._starting:
             self.resume()
 
     def _send_ready(self) -> None:
         in_flight = self._in_flight
+        now_s = self._loop.time()
         while in_flight and in_flight[0].parts is not None:
-            self._send(in_flight.popleft())
+            self._send(in_flight.popleft(), now_s)
         if self._started_bytes and not in_flight:
             self._started_bytes = 0
             self._count()
 
-    def _send(self, call: Call) -> None:
-        assert self._writer is not None and call.parts is not None
-        if call.parts:
-            if call.meter is None:
-                self._writer.write(call.parts)
+    def _send(self, call: Call, now_s: float) -> None:
+        parts = call.parts
+        assert self._writer is not None and parts is not None
+        if parts:
+            if self._has_more or self._outbox:
+                self._outbox.extend(parts)
+                self._outbox_bytes += len(parts[0]) if isinstance(parts[0], BYTES) else 0
+                if (
+                    not self._has_more
+                    or len(parts) > 1
+                    or self._outbox_bytes > OUTBOX_BYTES_MAX
+                    or call.meter is not None
+                ):
+                    self._flush()
+            elif call.meter is None:
+                self._is_clogged = not self._writer.write(parts)
             else:
                 before_s = self._loop.time()
-                self._writer.write(call.parts)
+                self._is_clogged = not self._writer.write(parts)
                 call.meter.add(call, self._loop.time() - before_s)
-        self.active_s = self._loop.time()
-        self._pipeline.sent(call)
+        self.active_s = now_s
+        self._pipeline.sent(call, now_s)
         if call.throttle_ms > 0:
             self.mute_for(call.throttle_ms)
+
+    def _flush(self) -> None:
+        """Send the answers of this turn."""
+        if self._writer is not None:
+            self._is_clogged = not self._writer.write(self._outbox)
+        else:
+            release(self._outbox)
+        self._outbox = []
+        self._outbox_bytes = 0
 
     def mute_for(self, delay_ms: int) -> None:
         """Stop reading for a violated quota: the response with the throttle time has been sent."""
@@ -380,6 +429,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._muted_until_s > 0.0
 
     def _drained(self) -> None:
+        self._is_clogged = False
         self.active_s = self._loop.time()
         self.resume()
 
@@ -412,6 +462,8 @@ class Connection(asyncio.BufferedProtocol):
             self.listener_name,
             why,
         )
+        if self._outbox:
+            self._flush()
         self.close()
 
     def authenticated(self, principal: Principal) -> None:

@@ -27,7 +27,7 @@ from barnabas.broker.server.request_quota import RequestQuota
 from barnabas.broker.server.zookeeper_gate import MAY_NEED_ZOOKEEPER, NEEDS_ZOOKEEPER, ZooKeeperGate
 from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost, SessionExpired
 from barnabas.wire import codec
-from barnabas.wire.frame import parse_request_header
+from barnabas.wire.frame import read_request_header
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.versions import API_VERSIONS
@@ -113,75 +113,66 @@ class Pipeline:
         self.request_bytes_max = request_bytes_max
         self._queued_requests_max = queued_requests_max
         self._registry = registry
-        #: Clock of the stages; exact if traces are kept.
         self.now_s = now_s
+        #: Clock of the stages that traces need: it advances within a turn. None: the loop's time of the turn is enough.
+        self.exact_s: Callable[[], float] | None = None
         self._spawn = spawn
         self._on_bug = on_bug
         self.bugs = BugLog(log, registry)
         self._metrics: dict[int, RequestMetrics] = {}
         self._running = 0  #: asynchronous handlers that run; requests that merely wait in a purgatory do not count
+        #: Whether `queued.max.requests` is reached: then connections stop reading until a handler has finished.
+        self.is_full = False
         self._waiting_for_room: deque[Connection] = deque()
 
-    def has_room(self, connection: Connection) -> bool:
-        """Apply `queued.max.requests`: above it, connections stop reading until a handler has finished."""
-        if self._running < self._queued_requests_max:
-            return True
+    def wait_for_room(self, connection: Connection) -> None:
         self._waiting_for_room.append(connection)
-        return False
 
     def start(self, connection: Connection, frame: memoryview) -> Call:
-        now_s = self.now_s()
+        exact_s = self.exact_s
         gate = connection.gate
         if gate is not None and (raw := gate.raw) is not None:
             return self._start_raw(connection, frame, raw)
-        header = parse_request_header(frame)
+        size = len(frame)
+        key, version, correlation_id, client_id, at = read_request_header(frame, 0, size)
         if gate is not None:
-            gate.admit(header.api_key)
-        api = self.handlers.get(header.api_key)
+            gate.admit(key)
+        api = self.handlers.get(key)
         if api is None:
-            raise Malformed(f"request for unknown API key {header.api_key}")
-        call = Call(
-            connection,
-            api,
-            api_version=header.api_version,
-            correlation_id=header.correlation_id,
-            client_id=header.client_id,
-            received_s=connection.active_s,
-        )
-        call.started_s = now_s
-        call.request_bytes = len(frame)
+            raise Malformed(f"request for unknown API key {key}")
+        call = Call(connection, api, version, correlation_id, client_id, connection.active_s)
+        call.started_s = connection.turn_s if exact_s is None else exact_s()
+        call.request_bytes = size
         quota = self._request_quota
         if quota is not None and quota.quotas.limits_requests:
-            quota.admit(call, now_s)
+            quota.admit(call, self.now_s())
         request: ApiMessage | None = None
         elements = 0
-        if api.min_version <= header.api_version <= api.max_version:
+        if api.min_version <= version <= api.max_version:
+            request_class = api.api.request_class
             # Kafka ignores bytes after the message, and librdkafka's request for all topics has some.
-            if len(frame) <= LARGE_FRAME_BYTES:
-                read = codec.reader(api.api.request_class, header.api_version)
-                request, _ = read(frame, header.body_offset, len(frame))
+            if size <= LARGE_FRAME_BYTES:
+                read = codec.readers.get((request_class, version)) or codec.reader(request_class, version)
+                request, _ = read(frame, at, size)
             else:
                 most = min(self.elements_max, large.LOOP_ELEMENTS_MAX)
-                read = large.loop_reader(api.api.request_class, header.api_version, most)
+                read = large.loop_reader(request_class, version, most)
                 try:
-                    request, _ = read(frame, header.body_offset, len(frame))
+                    request, _ = read(frame, at, size)
                 except codec.TooManyElements:
-                    return self._start_large(call, bytearray(frame), header.body_offset)
+                    return self._start_large(call, bytearray(frame), at)
                 elements = large.elements_read(most)
-        elif header.api_key != API_VERSIONS:
-            raise Malformed(
-                f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
-            )
+        elif key != API_VERSIONS:
+            raise Malformed(f"{api.name} v{version} is not supported, v{api.min_version} to v{api.max_version} are")
         self._execute(call, request, elements)
-        call.local_done_s = self.now_s()
+        call.local_done_s = connection.turn_s if exact_s is None else exact_s()
         if call.meter is not None:
             call.meter.rest(call)
         return call
 
     def _start_large(self, call: Call, data: bytearray, at: int) -> Call:
         """Decode a request that is too large for the loop on a thread, one request at a time."""
-        self._running += 1
-        call.is_running = True
+        self._enter(call)
         self._spawn(self._decode_then_execute(call, data, at), f"large {call.api.name}")
         return call
 
@@ -225,9 +216,9 @@ class Pipeline:
 
     def _start_raw(self, connection: Connection, frame: memoryview, api: ApiHandler) -> Call:
         """Start a request that is a SASL token without a header."""
-        call = Call(connection, api, api_version=0, correlation_id=0, client_id=None, received_s=connection.active_s)
+        call = Call(connection, api, 0, 0, None, connection.active_s)
         self._execute(call, SaslAuthenticateRequest(auth_bytes=bytes(frame)))
-        call.local_done_s = self.now_s()
+        call.local_done_s = connection.turn_s
         return call
 
     def release(self) -> None:
@@ -273,8 +264,7 @@ class Pipeline:
                 call.reply(result)
                 return
             result = _known(result)
-        self._running += 1
-        call.is_running = True
+        self._enter(call)
         if call.meter is not None:
             result = call.meter.measured(call, result)
         if self.zookeeper is not None and call.api.api_key in ASKS_ZOOKEEPER:
@@ -303,10 +293,16 @@ class Pipeline:
                 self.zookeeper.end(call)
             self._leave()
 
+    def _enter(self, call: Call) -> None:
+        self._running += 1
+        self.is_full = self._running >= self._queued_requests_max
+        call.is_running = True
+
     def _leave(self) -> None:
         self._running -= 1
+        self.is_full = self._running >= self._queued_requests_max
         # A resumed connection may be closed, or may start a request that takes no room: then resume the next one.
-        while self._waiting_for_room and self._running < self._queued_requests_max:
+        while self._waiting_for_room and not self.is_full:
             self._waiting_for_room.popleft().resume()
 
     def refuse(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
@@ -344,9 +340,10 @@ class Pipeline:
             return
         call.reply(response)
 
-    def sent(self, call: Call) -> None:
+    def sent(self, call: Call, now_s: float) -> None:
         """Count an answer that is being sent."""
-        now_s = self.now_s()
+        if self.exact_s is not None:
+            now_s = self.exact_s()
         metrics = self._metrics.get(call.api.api_key) or self.metrics_of(call.api)
         metrics.requests.value += 1
         received_s = call.received_s

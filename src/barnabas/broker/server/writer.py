@@ -34,7 +34,10 @@ class Writer(Protocol):
         """Return the number of bytes that the peer has not accepted yet."""
         ...
 
-    def write(self, parts: Sequence[Part]) -> None: ...
+    def write(self, parts: Sequence[Part]) -> bool:
+        """Return whether everything has gone to the kernel. If not, `on_drained` is called when it has."""
+        ...
+
     def close(self) -> None:
         """Release every range that was not sent."""
         ...
@@ -84,26 +87,30 @@ class SocketWriter:
     def waiting_bytes(self) -> int:
         return sum(_size(part) for part in self._queue)
 
-    def write(self, parts: Sequence[Part]) -> None:
+    def write(self, parts: Sequence[Part]) -> bool:
         if self._closed:
             release(parts)
-            return
-        if not self._queue and not self._waiting and (whole := _in_one_piece(parts)) is not None:
-            # The usual case is a small response on an idle socket: one system call, no queue.
-            try:
-                sent = self._sock.send(whole if len(whole) <= SEND_STEP_BYTES else memoryview(whole)[:SEND_STEP_BYTES])
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            except OSError as error:
-                self._fail(error)
-                return
-            if sent < len(whole):
-                self._queue.append(memoryview(whole)[sent:])
-                self._wait_writable()
-            return
+            return True
+        if not self._queue and not self._waiting:
+            whole = parts[0] if len(parts) == 1 and isinstance(parts[0], BYTES) else _in_one_piece(parts)
+            if whole is not None:
+                # The usual case is a small response on an idle socket: one system call, no queue.
+                size = len(whole)
+                try:
+                    sent = self._sock.send(whole if size <= SEND_STEP_BYTES else memoryview(whole)[:SEND_STEP_BYTES])
+                except (BlockingIOError, InterruptedError):
+                    sent = 0
+                except OSError as error:
+                    self._fail(error)
+                    return True
+                if sent < size:
+                    self._queue.append(memoryview(whole)[sent:])
+                    self._wait_writable()
+                return sent == size
         self._queue.extend(parts)
         if not self._waiting and not self._reading:
             self._send_some()
+        return self.idle
 
     def _send_some(self) -> None:
         queue = self._queue
@@ -231,12 +238,13 @@ class TransportWriter:
     def waiting_bytes(self) -> int:
         return self._transport.get_write_buffer_size() + sum(_size(part) for part in self._queue)
 
-    def write(self, parts: Sequence[Part]) -> None:
+    def write(self, parts: Sequence[Part]) -> bool:
         if self._closed:
             release(parts)
-            return
+            return True
         self._queue.extend(parts)
         self._send_some()
+        return self.idle
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -331,10 +339,8 @@ def _size(part: "Part | _Progress") -> int:
     return len(part) if isinstance(part, BYTES) else part.size_bytes
 
 
-def _in_one_piece(parts: Sequence[Part]) -> bytes | bytearray | memoryview | None:
-    """Return the bytes that one call can send: a single part, or the few records of a long poll, read from memory here."""
-    if len(parts) == 1 and isinstance(parts[0], BYTES):
-        return parts[0]
+def _in_one_piece(parts: Sequence[Part]) -> bytearray | None:
+    """Return the bytes that one call can send: several answers, or one with few records, read from memory here."""
     small = read_small(parts, SMALL_BYTES)
     if small is not None:
         release(parts)

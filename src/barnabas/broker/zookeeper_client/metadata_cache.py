@@ -1,6 +1,7 @@
 """The broker's copy of the cluster's metadata: live brokers, topics, leaders.
 
-Owner: the event loop. Written only by the controller's UpdateMetadata, read by any handler. Pure: no I/O, no clock.
+Owner: the event loop. Written by the controller's UpdateMetadata, and by what other brokers know while ZooKeeper is away
+(`replication.lost_leadership`); read by any handler. Pure: no I/O, no clock.
 
 A topic has a version that changes with it, and so has the set of live brokers: together they show whether an earlier encoded
 response is still valid.
@@ -183,6 +184,12 @@ class MetadataCache:
         )
         self._notify(change)
         return change
+
+    def learn(self, topic: str, topic_id: TopicId, states: list[PartitionMetadata]) -> None:
+        """Take newer states of partitions from another broker: the controller cannot reach this one."""
+        changed: set[str] = set()
+        self._update_topic(topic, topic_id, states, changed, {})
+        self._notify(MetadataChange(topics=frozenset(changed)))
 
     def forget(self, topics: Iterable[str]) -> None:
         """Remove deleted topics whose deletion no controller has reported."""

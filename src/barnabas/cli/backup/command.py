@@ -19,8 +19,11 @@ from barnabas.base.errors import BarnabasError
 from barnabas.broker.zookeeper_client.open_znodes import find_open
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
+from barnabas.cli._command import UsageError
+from barnabas.cli._connection import options, run
 from barnabas.cli._json_files import parse_json
-from barnabas.cli._tool import CommandConfig, UsageError, options, run, say
+from barnabas.cli._output import say
+from barnabas.cli._tool import CommandConfig
 from barnabas.cli._zookeeper_settings import session_settings, warn_of_open
 from barnabas.cli.backup import brokers, plan, znodes
 from barnabas.cli.backup.document import Coder, Document, counts, from_json, to_json

@@ -11,7 +11,6 @@ Receive = Callable[[], Awaitable[Any]]
 
 #: Time limit for a whole body.
 BODY_S: Final = 60
-_DEPTH_MAX: Final = 100
 
 
 async def read_body(
@@ -53,7 +52,7 @@ def check_content_type(headers: Mapping[str, str], accepted: Collection[str]) ->
 
 def json_object(body: bytes) -> dict[str, Any]:
     try:
-        document = json_reader.read(body, depth_max=_DEPTH_MAX)
+        document = json_reader.read(body)
     except json_reader.BadJson as error:
         raise bad_request(f"the body cannot be read: {error}") from None
     if not isinstance(document, dict):

@@ -6,8 +6,8 @@ from typing import Final, Protocol, TypeVar
 from barnabas.base.errors import BarnabasError
 from barnabas.services.registry.formats.limits import REFERENCES_MAX
 
-#: Levels of references: references of references.
-DEPTH_MAX: Final = 100
+#: References of references.
+LEVELS_MAX: Final = 100
 
 
 class Reference(Protocol):
@@ -44,8 +44,8 @@ def imports(
                 raise BadReferences(f"schema {each.name!r} imports itself")
             if each.name in seen:
                 continue
-            if len(seen) >= REFERENCES_MAX or len(above) >= DEPTH_MAX:
-                raise BadReferences(f"more than {REFERENCES_MAX} schemas, or {DEPTH_MAX} levels of them, are imported")
+            if len(seen) >= REFERENCES_MAX or len(above) >= LEVELS_MAX:
+                raise BadReferences(f"more than {REFERENCES_MAX} schemas, or {LEVELS_MAX} levels of them, are imported")
             seen.add(each.name)
             schema = fetch(each)
             above.append(place)

@@ -9,7 +9,6 @@ import json
 import logging
 import queue
 import threading
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from barnabas.client.web import WebFailed, load
 from barnabas.spark.pipelines._flows import Flows
 from barnabas.spark.pipelines.connector import Sink, Source
 from barnabas.spark.pipelines.events import Event, FlowState
@@ -34,7 +34,7 @@ _STATES: Final = {
     "STOPPED": "ABORT",
     "SKIPPED": "ABORT",
 }
-_PATIENCE_S: Final = 5.0
+_PATIENCE_MS: Final = 5_000
 _WAITING_MAX: Final = 1000
 
 
@@ -193,17 +193,15 @@ class HttpSender:
             self._waiting.put_nowait(None)
         except queue.Full:
             return  # the thread ends with the process
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_PATIENCE_MS / 1000)
 
     def _work(self) -> None:
         while (event := self._waiting.get()) is not None:
             headers = {"Content-Type": "application/json"}
-            request = urllib.request.Request(self._url, json.dumps(event).encode(), headers)
             try:
-                with urllib.request.urlopen(request, timeout=_PATIENCE_S):
-                    continue
-            except (OSError, ValueError) as error:
-                _log.warning("[lineage] %s did not take an event, so it is left out: %s", self._url, error)
+                load(self._url, body=json.dumps(event).encode(), headers=headers, timeout_ms=_PATIENCE_MS)
+            except WebFailed as error:
+                _log.warning("[lineage] an event is left out: %s", error)
 
 
 def sender_for(where: str, folder: Path) -> FileSender | HttpSender:

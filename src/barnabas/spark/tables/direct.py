@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from barnabas.spark.pipelines.sinks.files import TIME_MAX_US, TIME_MIN_US
-from barnabas.spark.tables.inference import DEPTH_MAX
+from barnabas.spark.tables.inference import STRUCT_LEVELS_MAX
 
 #: Records that are parsed at a time. If they are not all plain, halves of them are tried, down to the smaller number.
 _BLOCK_RECORDS: Final = 8192
@@ -155,12 +155,12 @@ class DirectReader:
 
 
 def _are_shallow(values: pyarrow.BinaryArray) -> pyarrow.BooleanArray:
-    """Return for each value whether it has at most `DEPTH_MAX` objects and arrays within each other.
+    """Return for each value whether it has at most `STRUCT_LEVELS_MAX` objects and arrays within each other.
 
     Arrow's reader and later code descend by recursion: with 100 KB of `{"a":` the process dies.
     """
     opened = compute.add(compute.count_substring(values, b"{"), compute.count_substring(values, b"["))
-    many = compute.greater(opened, DEPTH_MAX).fill_null(False)
+    many = compute.greater(opened, STRUCT_LEVELS_MAX).fill_null(False)
     if many.true_count == 0:
         return pyarrow.repeat(True, len(values))
     # Few values get here. Brackets within strings count, too: such a value is left over for Spark.
@@ -172,7 +172,7 @@ def _are_shallow(values: pyarrow.BinaryArray) -> pyarrow.BooleanArray:
 
 def _is_shallow(value: bytes) -> bool:
     brackets = value.translate(None, _NO_BRACKETS)
-    for _ in range(DEPTH_MAX):
+    for _ in range(STRUCT_LEVELS_MAX):
         brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
     return not brackets
 

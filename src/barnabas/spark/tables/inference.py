@@ -41,7 +41,7 @@ _SIMPLE: Final[dict[str, DataType]] = {
 
 #: The levels of objects and arrays that become structs and lists. A deeper value becomes a string: its JSON. Libraries that
 #: read a table descend such types by recursion, and one record can have a thousand levels.
-DEPTH_MAX: Final = 32
+STRUCT_LEVELS_MAX: Final = 32
 
 
 class NameClash(BarnabasError):
@@ -78,7 +78,7 @@ class _Parser:
     def parse(self, depth: int = 0) -> DataType | None:
         """Return the next type; None if it was always null or empty."""
         word = self._next().upper()
-        if word in ("OBJECT", "ARRAY") and depth == DEPTH_MAX:
+        if word in ("OBJECT", "ARRAY") and depth == STRUCT_LEVELS_MAX:
             self._skip()
             return StringType()
         if word == "OBJECT":

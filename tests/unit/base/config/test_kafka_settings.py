@@ -26,6 +26,7 @@ FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "kafka_3_9_settings.
 EXTRA_NAMES = {setting.name for setting in extra.SETTINGS + share_coordinator.SETTINGS} | {
     name for name in TOPIC_SETTINGS if name.startswith("barnabas.")
 }
+EXTRA_NAMES.add("group.share.max.share.sessions")  # of Kafka 4
 
 #: Kafka 3.9 has a preview of share groups. Their settings are those of Kafka 4.3: (default, valid values).
 SHARE = {
@@ -37,6 +38,7 @@ SHARE = {
     "group.share.max.partition.max.record.locks": ("4000", "[2000,...,10000]"),
     "group.share.max.record.lock.duration.ms": ("60000", "[30000,...,3600000]"),
     "group.share.max.session.timeout.ms": ("60000", "[1,...]"),
+    "group.share.max.share.sessions": ("2000", "[1,...,10000]"),
     "group.share.max.size": ("200", "[1,...,1000]"),
     "group.share.min.delivery.count.limit": ("2", "[2,...,5]"),
     "group.share.min.heartbeat.interval.ms": ("5000", "[1,...]"),

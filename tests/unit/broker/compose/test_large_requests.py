@@ -11,7 +11,7 @@ from barnabas.broker.server.large import SLICED
 from barnabas.wire.messages.base import Message
 from barnabas.wire.versions import api_of
 from tests.unit.broker.compose.live_broker import ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 COUNT = 2 * SLICE_ELEMENTS + 100
 
@@ -31,20 +31,16 @@ def _innermost(kind: type[Message], inner: str) -> Any:
 
 
 @pytest.mark.parametrize("api_key", SLICED, ids=lambda key: api_of(key).name)
-def test_every_element_of_a_sliced_request_is_answered_once(tmp_path: Path, api_key: int) -> None:
+async def test_every_element_of_a_sliced_request_is_answered_once(tmp_path: Path, api_key: int) -> None:
     api, shape = api_of(api_key), SLICED[api_key]
     kind = api.request_class.__wire__[shape.wanted].type
     request = api.request_class(
         **{shape.wanted: [element(kind, number, shape.named, shape.inner) for number in range(COUNT)]}
     )
-
-    async def story() -> None:
-        async with (
-            zookeeper() as ensemble,
-            live_broker(ensemble, tmp_path, {"auto.create.topics.enable": "false"}) as broker,
-        ):
-            response = await ask(broker, request, api.response_class, version=api.max_version)
-        said = [re.findall(r"'(n\d+)'", str(each)) for each in getattr(response, shape.answered)]
-        assert sorted(said) == sorted([f"n{number}"] for number in range(COUNT))
-
-    run(story())
+    async with (
+        zookeeper() as ensemble,
+        live_broker(ensemble, tmp_path, {"auto.create.topics.enable": "false"}) as broker,
+    ):
+        response = await ask(broker, request, api.response_class, version=api.max_version)
+    said = [re.findall(r"'(n\d+)'", str(each)) for each in getattr(response, shape.answered)]
+    assert sorted(said) == sorted([f"n{number}"] for number in range(COUNT))

@@ -17,8 +17,9 @@ from barnabas.broker.replication.topic_counters import TopicCounters
 from barnabas.broker.security.quotas import Quota
 from barnabas.broker.server.quota_metrics import QuotaMetrics
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 PAGE = Path(barnabas.__file__).parents[2] / "docs/metrics.md"
 METRICS = {"barnabas.metrics.port": "0"}
@@ -41,24 +42,20 @@ def families(text: str) -> set[str]:
     return set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
 
 
-def test_every_metric_is_on_the_page_and_every_metric_of_the_page_is_offered(tmp_path: Path) -> None:
+async def test_every_metric_is_on_the_page_and_every_metric_of_the_page_is_offered(tmp_path: Path) -> None:
     seen: list[str] = []
-
-    async def story() -> None:
-        tiered = {
-            "remote.log.storage.system.enable": "true",
-            "barnabas.remote.storage.url": f"file://{tmp_path}/tier",
-        }
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path / "logs", METRICS | tiered) as broker:
-            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-            await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
-            # Made when they are first needed.
-            TopicCounters.of(broker.registry, "t")
-            TierMetrics(broker.registry).of("t")
-            QuotaMetrics(broker.registry).throttled(Quota.PRODUCE, ("user", "client"), 1)
-            seen.append((await get(broker, "/metrics"))[1])
-
-    run(story())
+    tiered = {
+        "remote.log.storage.system.enable": "true",
+        "barnabas.remote.storage.url": f"file://{tmp_path}/tier",
+    }
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path / "logs", METRICS | tiered) as broker:
+        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+        # Made when they are first needed.
+        TopicCounters.of(broker.registry, "t")
+        TierMetrics(broker.registry).of("t")
+        QuotaMetrics(broker.registry).throttled(Quota.PRODUCE, ("user", "client"), 1)
+        seen.append((await get(broker, "/metrics"))[1])
     documented = set(re.findall(r"^\| `([a-z]+_[a-z_]+)`", PAGE.read_text(), re.MULTILINE))
     assert families(seen[0]) == documented
 
@@ -67,8 +64,7 @@ async def test_numbers_of_the_metrics_are_those_of_the_broker(tmp_path: Path) ->
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
         topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
         await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
-        while len(broker.logs.all_logs()) < 2:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(broker.logs.all_logs()) >= 2)
         text = (await get(broker, "/metrics"))[1]
         for line in (
             "kafka_controller_active_controller_count 1.0",
@@ -92,8 +88,7 @@ async def test_broker_is_live_and_ready_and_tells_when_zookeeper_goes_away(tmp_p
         status, document = await verdict(broker, "/health")
         assert (status, document["status"], document["phase"]) == (200, "pass", "serving")
         await ensemble.server.stop()
-        while broker.session.is_connected:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not broker.session.is_connected)
         # Clients of live leaders continue: neither a restart nor taking brokers out of service would help.
         for path in ("/health", "/ready"):
             status, document = await verdict(broker, path)
@@ -112,8 +107,7 @@ async def test_broker_that_waits_for_zookeeper_is_live_but_not_ready(tmp_path: P
     }
     broker = Broker(settings)
     life = asyncio.create_task(broker.run())
-    while broker.metrics_server.port < 0:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: broker.metrics_server.port >= 0)
     assert (await verdict(broker, "/health"))[0] == 200
     status, document = await verdict(broker, "/ready")
     assert (status, document["status"], document["phase"]) == (503, "fail", "waiting for ZooKeeper")
@@ -126,8 +120,7 @@ async def test_broker_outside_of_an_isr_is_ready_but_not_in_sync(tmp_path: Path)
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
         topic = CreatableTopic(name="t", num_partitions=12, replication_factor=1)
         await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
-        while broker.metadata.partition_count("t") < 12:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: broker.metadata.partition_count("t") >= 12)
         assert (await verdict(broker, "/in-sync"))[0] == 200
         image = broker.metadata.topic("t")
         assert image is not None

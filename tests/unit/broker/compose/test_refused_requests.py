@@ -11,7 +11,7 @@ from barnabas.wire import codec
 from barnabas.wire.messages.base import Message
 from barnabas.wire.versions import INTER_BROKER, PRODUCE
 from tests.unit.broker.compose.live_broker import ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 #: Kafka has no place for it there either.
 SILENT = {("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
@@ -58,44 +58,36 @@ def error_codes(message: Message) -> Iterator[int]:
                 yield from error_codes(each)
 
 
-def test_refused_request_gets_its_error_in_every_version(tmp_path: Path) -> None:
+async def test_refused_request_gets_its_error_in_every_version(tmp_path: Path) -> None:
     """A client that sees nothing takes it for an answer: that there is no committed offset, or nothing to fetch."""
     silent = set()
-
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            for handler in broker.pipeline.handlers.values():
-                api = handler.api
-                for version in range(handler.min_version, handler.max_version + 1):
-                    sent = codec.encode(filled(api.request_class), version)
-                    request = codec.decode(api.request_class, sent, version)
-                    refusal = handler.refuse(request, ErrorCode.INVALID_REQUEST, "no")
-                    response = codec.decode(api.response_class, codec.encode(refusal, version), version)
-                    if ErrorCode.INVALID_REQUEST not in error_codes(response):
-                        silent.add((api.name, version))
-
-    run(story())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        for handler in broker.pipeline.handlers.values():
+            api = handler.api
+            for version in range(handler.min_version, handler.max_version + 1):
+                sent = codec.encode(filled(api.request_class), version)
+                request = codec.decode(api.request_class, sent, version)
+                refusal = handler.refuse(request, ErrorCode.INVALID_REQUEST, "no")
+                response = codec.decode(api.response_class, codec.encode(refusal, version), version)
+                if ErrorCode.INVALID_REQUEST not in error_codes(response):
+                    silent.add((api.name, version))
     assert silent == SILENT
 
 
-def test_numbers_that_mean_nothing_are_refused_and_no_bug(tmp_path: Path) -> None:
+async def test_numbers_that_mean_nothing_are_refused_and_no_bug(tmp_path: Path) -> None:
     """The smallest and the largest, in every field of every request that clients may send."""
 
     bugs = []
-
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            for handler in broker.pipeline.handlers.values():
-                api = handler.api
-                if api.key in INTER_BROKER or api.key == PRODUCE:
-                    continue  # the controller's; and acks=0 has no answer
-                for version in sorted({handler.min_version, handler.max_version}):
-                    for pick in (0, 1):
-                        before = broker.pipeline.bugs.count.value
-                        with contextlib.suppress(ConnectionLost):  # it is malformed
-                            await ask(broker, extreme(api.request_class, pick), api.response_class, version=version)
-                        if broker.pipeline.bugs.count.value > before:
-                            bugs.append((api.name, version))
-
-    run(story())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        for handler in broker.pipeline.handlers.values():
+            api = handler.api
+            if api.key in INTER_BROKER or api.key == PRODUCE:
+                continue  # the controller's; and acks=0 has no answer
+            for version in sorted({handler.min_version, handler.max_version}):
+                for pick in (0, 1):
+                    before = broker.pipeline.bugs.count.value
+                    with contextlib.suppress(ConnectionLost):  # it is malformed
+                        await ask(broker, extreme(api.request_class, pick), api.response_class, version=version)
+                    if broker.pipeline.bugs.count.value > before:
+                        bugs.append((api.name, version))
     assert bugs == []

@@ -24,6 +24,7 @@ from barnabas.wire.messages.describe_user_scram_credentials import (
 )
 from barnabas.zookeeper.config import ZooKeeperConfig
 from barnabas.zookeeper.server import EmbeddedZooKeeper
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, ask, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, run, zookeeper
 
@@ -103,8 +104,7 @@ def test_broker_that_waits_for_zookeeper_logs_it_and_can_be_stopped(
             }
         )
         life = asyncio.create_task(broker.run())
-        while f"[zookeeper] waiting for {unused_address}" not in caplog.text:
-            await asyncio.sleep(0.05)
+        await eventually(lambda: f"[zookeeper] waiting for {unused_address}" in caplog.text)
         broker.stop()
         await life
 
@@ -126,8 +126,6 @@ async def test_broker_whose_zookeeper_went_away_stops_without_a_hand_over(tmp_pa
         live_broker(ensemble, tmp_path / "1", settings) as one,
         live_broker(ensemble, tmp_path / "2", {**settings, "broker.id": "2"}) as two,
     ):
-        while len(one.metadata.brokers) < 2 or len(two.metadata.brokers) < 2:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(one.metadata.brokers) == len(two.metadata.brokers) == 2)
         await ensemble.server.stop()
-        while one.session.is_connected or two.session.is_connected:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not one.session.is_connected and not two.session.is_connected)

@@ -32,6 +32,7 @@ from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, Update
 from barnabas.zookeeper.config import ZooKeeperConfig
 from barnabas.zookeeper.server import EmbeddedZooKeeper
 from tests.manual_time import ManualClock
+from tests.support.waiting import eventually
 
 LISTENER = "PLAINTEXT"
 
@@ -87,11 +88,6 @@ class LiveBroker:
                     ]
                 )
         raise AssertionError(f"unexpected {message}")
-
-    async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Poll: the condition is not only about metadata, and unchanged metadata notify no listener."""
-        while not is_reached():
-            await asyncio.sleep(0.005)
 
     def leader(self, partition: TopicPartition) -> int | None:
         state = self.metadata.partition(partition)
@@ -178,7 +174,7 @@ class LiveCluster:
     async def until_known(self, broker: LiveBroker) -> None:
         """Wait until every broker, itself included, knows that it is alive."""
         for each in list(self.brokers.values()):
-            await each.until(lambda each=each: each.metadata.is_alive(broker.id))  # type: ignore[misc]
+            await eventually(lambda each=each: each.metadata.is_alive(broker.id))  # type: ignore[misc]
 
     async def kill(self, broker_id: int) -> None:
         broker = self.brokers.pop(broker_id)
@@ -199,12 +195,9 @@ class LiveCluster:
 
     async def the_controller(self) -> LiveBroker:
         """Wait until there is a controller."""
-        while True:
-            active = [each for each in self.brokers.values() if each.controller.is_active]
-            if active:
-                assert len(active) == 1
-                return active[0]
-            await asyncio.sleep(0.005)
+        active = await eventually(lambda: [each for each in self.brokers.values() if each.controller.is_active])
+        assert len(active) == 1
+        return active[0]
 
     async def _connect(self, broker_id: int, endpoint: Endpoint) -> _Link:
         target = self.brokers.get(broker_id)

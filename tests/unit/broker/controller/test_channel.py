@@ -43,6 +43,7 @@ from barnabas.wire.messages.leader_and_isr import (
 )
 from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from tests.support.waiting import eventually
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ID = TopicId(bytes(range(16)))
@@ -121,7 +122,6 @@ class Line:
     def __init__(self, peer: Peer) -> None:
         self.events: list[AnswerEvent] = []
         self.refused = asyncio.Event()
-        self._wake = asyncio.Event()
         self.channel = BrokerChannel(
             1,
             11,
@@ -129,20 +129,14 @@ class Line:
             controller_id=9,
             connect=peer.connect,
             translator=Translator(9, "IN"),
-            on_answer=self._answered,
+            on_answer=self.events.append,
             on_refused=self.refused.set,
             request_timeout_ms=1000,
         )
 
-    def _answered(self, event: AnswerEvent) -> None:
-        self.events.append(event)
-        self._wake.set()
-
-    async def until(self, count: int) -> list[AnswerEvent]:
+    async def answers(self, count: int) -> list[AnswerEvent]:
         task = asyncio.ensure_future(self.channel.run())
-        while len(self.events) < count:
-            self._wake.clear()
-            await self._wake.wait()
+        await eventually(lambda: len(self.events) >= count)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return self.events
@@ -162,7 +156,7 @@ async def test_requests_are_sent_in_order_and_their_answers_come_back_as_events(
     line.channel.put(leader_and_isr(P0, P1))
     line.channel.put(metadata(P0, 2))
     line.channel.put(stop())
-    events = await line.until(3)
+    events = await line.answers(3)
     assert events == [
         LeaderAndIsrAnswered(1, 11, ErrorCode.NONE, {P1: ErrorCode.KAFKA_STORAGE_ERROR}),
         UpdateMetadataAnswered(1, ErrorCode.STALE_BROKER_EPOCH),
@@ -178,7 +172,7 @@ async def test_messages_have_the_values_of_the_machines_effects() -> None:
     line.channel.put(leader_and_isr(P0))
     line.channel.put(metadata(P0, 2))
     line.channel.put(stop())
-    await line.until(3)
+    await line.answers(3)
     leaders, news, stopping = peer.received
     assert isinstance(leaders, LeaderAndIsrRequest)
     assert (leaders.controller_id, leaders.controller_epoch, leaders.broker_epoch) == (9, 4, 11)
@@ -214,7 +208,7 @@ async def test_request_is_retried_until_the_broker_answers(monkeypatch: pytest.M
     line = Line(peer)
     line.channel.put(leader_and_isr(P0))
     line.channel.put(stop())
-    await line.until(2)
+    await line.answers(2)
     assert [type(each) for each in peer.received] == [LeaderAndIsrRequest, StopReplicaRequest]
     # A failed connection is not used again.
     assert peer.connections == 4
@@ -227,7 +221,7 @@ async def test_queued_metadata_is_merged_and_the_latest_wins() -> None:
     line.channel.put(metadata(P0, 2))
     line.channel.put(metadata(P1, 2))
     line.channel.put(metadata(P0, 3))
-    await line.until(2)
+    await line.answers(2)
     news = peer.received[1]
     assert isinstance(news, UpdateMetadataRequest)
     leaders = {each.partition_index: each.leader for each in news.topic_states[0].partition_states}
@@ -242,7 +236,7 @@ async def test_deletion_of_a_topic_is_not_merged_into_the_metadata_of_its_succes
     line.channel.put(metadata(P1, LEADER_DURING_DELETE))
     line.channel.put(replace(metadata(P0, 3), topic_ids={"t": OTHER_ID}))
     line.channel.put(replace(metadata(P1, 3), topic_ids={"t": OTHER_ID}))
-    await line.until(3)
+    await line.answers(3)
     sent = []
     for news in peer.received[1:]:
         assert isinstance(news, UpdateMetadataRequest)
@@ -259,7 +253,7 @@ async def test_error_of_a_whole_request_applies_to_each_partition() -> None:
     peer.error = ErrorCode.STALE_CONTROLLER_EPOCH
     line = Line(peer)
     line.channel.put(stop())
-    [event] = await line.until(1)
+    [event] = await line.answers(1)
     assert event == StopReplicaAnswered(1, 11, ErrorCode.STALE_CONTROLLER_EPOCH, {P0: ErrorCode.STALE_CONTROLLER_EPOCH})
 
 
@@ -272,7 +266,7 @@ async def test_broker_whose_port_refuses_every_connection_is_reported(monkeypatc
     peer = Peer()
     line = Line(peer)
     line.channel.put(stop())
-    await line.until(1)
+    await line.answers(1)
     assert not line.refused.is_set()
     peer.outcomes = [REFUSED] * 100
     line.channel.put(stop())
@@ -332,5 +326,5 @@ async def test_only_consecutive_refusals_count(monkeypatch: pytest.MonkeyPatch) 
     peer.outcomes = ([REFUSED] * (REFUSALS - 1) + [silent]) * 5
     line = Line(peer)
     line.channel.put(stop())
-    await line.until(1)
+    await line.answers(1)
     assert not line.refused.is_set()

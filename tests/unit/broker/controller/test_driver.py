@@ -39,7 +39,7 @@ from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 from tests.support.waiting import eventually
-from tests.unit.broker.controller.live_cluster import LiveBroker, LiveCluster, live_cluster, run
+from tests.unit.broker.controller.live_cluster import LiveBroker, LiveCluster, live_cluster
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden/kafka-3.9.1/znodes.json").read_text())
 ORDERS = TopicPartition("orders", 0)
@@ -68,7 +68,7 @@ async def test_new_topic_is_in_the_metadata_when_the_answer_comes() -> None:
         assert controller.metadata.has_all_leaders("orders", range(1000))
         assert controller.metadata.topic_id("orders") == created["orders"].topic_id
         for broker in cluster.brokers.values():
-            await broker.until(lambda broker=broker: broker.metadata.partition_count("orders") == 1000)  # type: ignore[misc]
+            await eventually(lambda broker=broker: broker.metadata.partition_count("orders") == 1000)  # type: ignore[misc]
             assert [type(each) for each in broker.received] == [LeaderAndIsrRequest, UpdateMetadataRequest]
 
 
@@ -148,34 +148,31 @@ async def test_validate_only_request_creates_no_topic() -> None:
         assert await controller.session.exists("/config/topics/orders") is None
 
 
-def test_topics_over_the_quota_are_refused_and_not_written() -> None:
+async def test_topics_over_the_quota_are_refused_and_not_written() -> None:
     """KIP-599: each topic asks for a permit for its partitions; validation asks for none."""
 
-    async def story() -> None:
-        async with live_cluster(1) as cluster:
-            controller = (await cluster.the_controller()).controller
-            asked: list[int] = []
+    async with live_cluster(1) as cluster:
+        controller = (await cluster.the_controller()).controller
+        asked: list[int] = []
 
-            def permit(partitions: int) -> bool:
-                asked.append(partitions)
-                return partitions < 3
+        def permit(partitions: int) -> bool:
+            asked.append(partitions)
+            return partitions < 3
 
-            wanted = [NewTopic("small", 2, 1), NewTopic("large", 3, 1)]
-            validated = await controller.create_topics(wanted, timeout_ms=10_000, validate_only=True, permit=permit)
-            assert all(each.failure is None for each in validated.values()) and asked == []
-            created = await controller.create_topics(wanted, timeout_ms=10_000, permit=permit)
-            assert created["small"].failure is None and asked == [2, 3]
-            assert created["large"].failure == Failure(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
-            )
-            grown = await controller.create_partitions([MorePartitions("small", 6)], timeout_ms=10_000, permit=permit)
-            assert grown["small"] is not None and grown["small"].code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
-            kept = await controller.delete_topics(["small"], timeout_ms=10_000, permit=lambda partitions: False)
-            assert kept["small"] is not None and kept["small"].code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
-            assert await controller.delete_topics(["small"], timeout_ms=10_000, permit=permit) == {"small": None}
-            assert asked == [2, 3, 4, 2]
-
-    run(story())
+        wanted = [NewTopic("small", 2, 1), NewTopic("large", 3, 1)]
+        validated = await controller.create_topics(wanted, timeout_ms=10_000, validate_only=True, permit=permit)
+        assert all(each.failure is None for each in validated.values()) and asked == []
+        created = await controller.create_topics(wanted, timeout_ms=10_000, permit=permit)
+        assert created["small"].failure is None and asked == [2, 3]
+        assert created["large"].failure == Failure(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
+        )
+        grown = await controller.create_partitions([MorePartitions("small", 6)], timeout_ms=10_000, permit=permit)
+        assert grown["small"] is not None and grown["small"].code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        kept = await controller.delete_topics(["small"], timeout_ms=10_000, permit=lambda partitions: False)
+        assert kept["small"] is not None and kept["small"].code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert await controller.delete_topics(["small"], timeout_ms=10_000, permit=permit) == {"small": None}
+        assert asked == [2, 3, 4, 2]
 
 
 async def test_request_with_time_out_zero_is_answered_with_a_time_out_but_is_carried_out() -> None:
@@ -183,7 +180,7 @@ async def test_request_with_time_out_zero_is_answered_with_a_time_out_but_is_car
         controller = await cluster.the_controller()
         created = await controller.controller.create_topics([NewTopic("orders", 1, 1)], timeout_ms=0)
         assert created["orders"].failure == Failure(ErrorCode.REQUEST_TIMED_OUT)
-        await controller.until(lambda: controller.metadata.has_all_leaders("orders", [0]))
+        await eventually(lambda: controller.metadata.has_all_leaders("orders", [0]))
 
 
 COMPACTED = NewTopic("orders", 1, 1, configs={"cleanup.policy": "compact"})
@@ -208,7 +205,7 @@ async def test_two_concurrent_creations_of_a_topic_leave_the_settings_of_the_fir
         assert failure is not None and failure.code is ErrorCode.TOPIC_ALREADY_EXISTS
         assert await settings_of_orders(broker) == COMPACTED.configs
         assert await broker.controller.delete_topics(["orders"], timeout_ms=10_000) == {"orders": None}
-        await broker.until(lambda: not broker.controller.machine.context.to_delete)
+        await eventually(lambda: not broker.controller.machine.context.to_delete)
         assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}, "it can be created again"
 
 
@@ -405,10 +402,10 @@ async def test_controller_and_leader_that_die_are_replaced() -> None:
         controller = await cluster.the_controller()
         assert controller.controller.epoch == 2
         for broker in cluster.brokers.values():
-            await broker.until(lambda broker=broker: broker.leader(ORDERS) == 2)  # type: ignore[misc]
+            await eventually(lambda broker=broker: broker.leader(ORDERS) == 2)  # type: ignore[misc]
         assert (await state(cluster, ORDERS)).isr == (2, 3)
         await cluster.start(1)
-        await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(ORDERS) == 2)
+        await eventually(lambda: cluster.brokers[1].leader(ORDERS) == 2)
 
 
 async def test_sessions_that_expire_are_renewed_and_the_cluster_goes_on() -> None:
@@ -419,7 +416,7 @@ async def test_sessions_that_expire_are_renewed_and_the_cluster_goes_on() -> Non
         cluster.clock.advance_ms(60_000)
         cluster.zookeeper.service.expire_sessions()
         for broker in cluster.brokers.values():
-            await broker.until(
+            await eventually(
                 lambda broker=broker: (  # type: ignore[misc]
                     set(broker.metadata.brokers) == {1, 2}
                     and broker.registrar.epoch > epochs[broker.id]
@@ -519,8 +516,7 @@ async def test_controller_whose_machine_fails_resigns_and_another_broker_takes_o
         first.controller.machine.context.leadership.clear()
         with pytest.raises(Refused):
             await first.controller.elect_leaders([ORDERS], ElectionType.PREFERRED, timeout_ms=1)
-        while first.controller.epoch == 1:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: first.controller.epoch != 1)
         again = await cluster.the_controller()
         assert again.controller.epoch == 2
         assert (await state(cluster, ORDERS)).leader == 1
@@ -531,7 +527,7 @@ async def test_topic_written_by_a_tool_is_created_like_any_other() -> None:
         session = (await cluster.the_controller()).session
         topic = TopicAssignment(None, {0: ReplicaAssignment((2, 1))})
         await session.batch([Create(paths.topic("orders"), topic.encode())])
-        await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(ORDERS) == 2)
+        await eventually(lambda: cluster.brokers[1].leader(ORDERS) == 2)
         data, _ = await session.get(paths.topic("orders"))
         assert TopicAssignment.decode("orders", data or b"").topic_id == cluster.brokers[1].metadata.topic_id("orders")
         grown = TopicAssignment(
@@ -539,13 +535,13 @@ async def test_topic_written_by_a_tool_is_created_like_any_other() -> None:
             {0: ReplicaAssignment((2, 1)), 1: ReplicaAssignment((1,))},
         )
         await session.batch([SetData(paths.topic("orders"), grown.encode())])
-        await cluster.brokers[2].until(lambda: cluster.brokers[2].metadata.partition_count("orders") == 2)
+        await eventually(lambda: cluster.brokers[2].metadata.partition_count("orders") == 2)
 
 
 async def until_led(cluster: LiveCluster, leader: int) -> None:
     for broker in cluster.brokers.values():
         if not broker.refuses:
-            await broker.until(lambda broker=broker: broker.leader(ORDERS) == leader)  # type: ignore[misc]
+            await eventually(lambda broker=broker: broker.leader(ORDERS) == leader)  # type: ignore[misc]
 
 
 async def test_broker_whose_port_refuses_connections_loses_leadership_before_its_session_ends() -> None:
@@ -560,8 +556,7 @@ async def test_broker_whose_port_refuses_connections_loses_leadership_before_its
         controller = (await cluster.the_controller()).controller
         epoch = (await state(cluster, ORDERS)).leader_epoch
         await cluster.kill(2)
-        while controller.machine.context.suspects:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not controller.machine.context.suspects)
         assert (await state(cluster, ORDERS)).leader_epoch == epoch
 
 
@@ -575,7 +570,7 @@ async def test_broker_that_was_wrongly_suspected_counts_as_alive_once_it_answers
         suspect.refuses = False
         await cluster.until_known(suspect)
         # The broker gets the news that it does not lead any more.
-        await suspect.until(lambda: suspect.leader(ORDERS) == 3)
+        await eventually(lambda: suspect.leader(ORDERS) == 3)
         await eventually(lambda: any(isinstance(request, LeaderAndIsrRequest) for request in suspect.received))
         request = next(request for request in suspect.received if isinstance(request, LeaderAndIsrRequest))
         [sent] = request.topic_states[0].partition_states
@@ -616,7 +611,7 @@ async def test_controller_whose_port_refuses_connections_is_deposed_before_its_s
         deposed = cluster.brokers[1]
         deposed.refuses = False
         await cluster.until_known(deposed)
-        await deposed.until(lambda: deposed.leader(ORDERS) == 3)
+        await eventually(lambda: deposed.leader(ORDERS) == 3)
         assert not deposed.controller.is_active
 
 
@@ -695,14 +690,14 @@ async def test_broker_whose_address_changes_gets_the_unanswered_requests() -> No
         moving.hangs = True
         controller = (await cluster.the_controller()).controller
         await controller.create_topics([NewTopic("orders", assignment={0: [2]})], timeout_ms=0)
-        await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(ORDERS) == 2)
+        await eventually(lambda: cluster.brokers[1].leader(ORDERS) == 2)
         await controller.delete_topics(["old"], timeout_ms=0)
-        await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(TopicPartition("old", 0)) is None)
+        await eventually(lambda: cluster.brokers[1].leader(TopicPartition("old", 0)) is None)
         moving.hangs = False
         [endpoint] = moving.registrar.registration.endpoints
         # Written as a broker of Apache Kafka does it.
         moved = replace(moving.registrar.registration, endpoints=(replace(endpoint, port=endpoint.port + 100),))
         await moving.session.set(paths.broker_id(2), moved.encode())
-        await moving.until(lambda: moving.leader(ORDERS) == 2)
-        await moving.until(lambda: any(isinstance(each, StopReplicaRequest) for each in moving.received))
+        await eventually(lambda: moving.leader(ORDERS) == 2)
+        await eventually(lambda: any(isinstance(each, StopReplicaRequest) for each in moving.received))
         assert isinstance(moving.received[0], LeaderAndIsrRequest)

@@ -1,7 +1,7 @@
 """The coordinator's driver and the handlers: all versions, permissions, waiting commits, moves, creation of the topic."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -51,16 +51,13 @@ from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from tests.support.async_fixture import async_fixture
 from tests.unit.broker.groups.api_harness import FakeBroker, topic_id
 
-Scenario = Callable[[FakeBroker], Coroutine[Any, Any, None]]
 
-
-def run(scenario: Scenario, **properties: str) -> None:
-    async def main() -> None:
-        await scenario(await FakeBroker(**properties).serve())
-
-    asyncio.run(main())
+@async_fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    yield await FakeBroker().serve()
 
 
 def join_request(member_id: str = "", instance_id: str | None = None) -> JoinGroupRequest:
@@ -118,248 +115,209 @@ async def fetched(broker: FakeBroker, version: int = 8) -> int:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_member_joins_syncs_beats_and_leaves_in_every_version_of_join(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        joined = await join(broker, version)
-        assert joined.leader == joined.member_id
-        assert joined.protocol_name == "range"
-        assert joined.members[0].metadata == b"meta"
-        sync = SyncGroupRequest(
-            group_id="g",
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")],
-        )
-        synced = await broker.ask(sync, SyncGroupResponse, min(version, 5))
-        assert (synced.error_code, synced.assignment) == (ErrorCode.NONE, b"mine")
-        beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
-        assert (await broker.ask(beat, HeartbeatResponse, min(version, 4))).error_code == ErrorCode.NONE
-        leave_version = min(version, 5)
-        leave = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
-        if leave_version >= 3:
-            leave = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=joined.member_id)])
-        left = await broker.ask(leave, LeaveGroupResponse, leave_version)
-        assert left.error_code == ErrorCode.NONE
-        assert (await broker.ask(beat, HeartbeatResponse, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-    run(scenario)
+async def test_member_joins_syncs_beats_and_leaves_in_every_version_of_join(broker: FakeBroker, version: int) -> None:
+    joined = await join(broker, version)
+    assert joined.leader == joined.member_id
+    assert joined.protocol_name == "range"
+    assert joined.members[0].metadata == b"meta"
+    sync = SyncGroupRequest(
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")],
+    )
+    synced = await broker.ask(sync, SyncGroupResponse, min(version, 5))
+    assert (synced.error_code, synced.assignment) == (ErrorCode.NONE, b"mine")
+    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    assert (await broker.ask(beat, HeartbeatResponse, min(version, 4))).error_code == ErrorCode.NONE
+    leave_version = min(version, 5)
+    leave = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
+    if leave_version >= 3:
+        leave = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=joined.member_id)])
+    left = await broker.ask(leave, LeaveGroupResponse, leave_version)
+    assert left.error_code == ErrorCode.NONE
+    assert (await broker.ask(beat, HeartbeatResponse, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_leaving_a_missing_group_is_an_error_of_each_member(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        request = LeaveGroupRequest(group_id="none", member_id="m")
-        if version >= 3:
-            request = LeaveGroupRequest(group_id="none", members=[MemberIdentity(member_id="m")])
-        left = await broker.ask(request, LeaveGroupResponse, version)
-        if version >= 3:
-            assert (left.error_code, left.members[0].error_code) == (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
-        else:
-            assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-    run(scenario)
+async def test_leaving_a_missing_group_is_an_error_of_each_member(broker: FakeBroker, version: int) -> None:
+    request = LeaveGroupRequest(group_id="none", member_id="m")
+    if version >= 3:
+        request = LeaveGroupRequest(group_id="none", members=[MemberIdentity(member_id="m")])
+    left = await broker.ask(request, LeaveGroupResponse, version)
+    if version >= 3:
+        assert (left.error_code, left.members[0].error_code) == (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    else:
+        assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_offset_is_committed_in_every_version(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        response = await broker.ask(commit_request(5), OffsetCommitResponse, version)
-        assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
-        if version >= 10:
-            assert response.topics[0].topic_id == topic_id("orders")
-        else:
-            assert response.topics[0].name == "orders"
-        assert await fetched(broker) == 5
-
-    run(scenario)
+async def test_offset_is_committed_in_every_version(broker: FakeBroker, version: int) -> None:
+    response = await broker.ask(commit_request(5), OffsetCommitResponse, version)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
+    if version >= 10:
+        assert response.topics[0].topic_id == topic_id("orders")
+    else:
+        assert response.topics[0].name == "orders"
+    assert await fetched(broker) == 5
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_offset_is_fetched_in_every_version(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        await broker.ask(commit_request(5), OffsetCommitResponse, 8)
-        response = await broker.ask(fetch_request(version), OffsetFetchResponse, version)
-        [topic] = response.groups[0].topics if version >= 8 else response.topics
-        assert (topic.partitions[0].committed_offset, topic.partitions[0].metadata) == (5, "m")
-        if version >= 10:
-            assert topic.topic_id == topic_id("orders")
-
-    run(scenario)
+async def test_offset_is_fetched_in_every_version(broker: FakeBroker, version: int) -> None:
+    await broker.ask(commit_request(5), OffsetCommitResponse, 8)
+    response = await broker.ask(fetch_request(version), OffsetFetchResponse, version)
+    [topic] = response.groups[0].topics if version >= 8 else response.topics
+    assert (topic.partitions[0].committed_offset, topic.partitions[0].metadata) == (5, "m")
+    if version >= 10:
+        assert topic.topic_id == topic_id("orders")
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_all_offsets_are_fetched_and_those_of_hidden_topics_left_out(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        broker.tell({"hidden": 1})
-        await broker.ask(commit_request(5), OffsetCommitResponse, 8)
-        await broker.ask(commit_request(6, "hidden"), OffsetCommitResponse, 8)
-        broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.TOPIC, "hidden"))
-        request = OffsetFetchRequest(group_id="g", topics=None)
-        if version >= 8:
-            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
-        response = await broker.ask(request, OffsetFetchResponse, version)
-        topics = response.groups[0].topics if version >= 8 else response.topics
-        assert [topic.partitions[0].committed_offset for topic in topics] == [5]
-        if version >= 10:
-            assert response.groups[0].topics[0].topic_id == topic_id("orders")
-
-    run(scenario)
+async def test_all_offsets_are_fetched_and_those_of_hidden_topics_left_out(broker: FakeBroker, version: int) -> None:
+    broker.tell({"hidden": 1})
+    await broker.ask(commit_request(5), OffsetCommitResponse, 8)
+    await broker.ask(commit_request(6, "hidden"), OffsetCommitResponse, 8)
+    broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.TOPIC, "hidden"))
+    request = OffsetFetchRequest(group_id="g", topics=None)
+    if version >= 8:
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+    response = await broker.ask(request, OffsetFetchResponse, version)
+    topics = response.groups[0].topics if version >= 8 else response.topics
+    assert [topic.partitions[0].committed_offset for topic in topics] == [5]
+    if version >= 10:
+        assert response.groups[0].topics[0].topic_id == topic_id("orders")
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_offsets_are_committed_in_a_transaction_in_every_version(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        request = TxnOffsetCommitRequest(
-            transactional_id="tx",
-            group_id="g",
-            producer_id=9,
-            producer_epoch=2,
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name=name, partitions=[TxnOffsetCommitRequestPartition(committed_offset=8, committed_metadata="")]
-                )
-                for name in ("orders", "gone")
-            ],
-        )
-        response = await broker.ask(request, TxnOffsetCommitResponse, version)
-        codes = {topic.name: topic.partitions[0].error_code for topic in response.topics}
-        assert codes == {"orders": ErrorCode.NONE, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        [verified] = broker.verified
-        assert verified == (broker.coordinator.partition_for("g"), "tx", 9, 2, version)
-        assert broker.log.guard is broker.guard
-        assert await fetched(broker) == -1
-        partition = broker.coordinator.partition_for("g")
-        broker.coordinator.txn_completed(partition, 9, 2, committed=True, offset=1)
-        assert await fetched(broker) == 8
-
-    run(scenario)
+async def test_offsets_are_committed_in_a_transaction_in_every_version(broker: FakeBroker, version: int) -> None:
+    request = TxnOffsetCommitRequest(
+        transactional_id="tx",
+        group_id="g",
+        producer_id=9,
+        producer_epoch=2,
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name=name, partitions=[TxnOffsetCommitRequestPartition(committed_offset=8, committed_metadata="")]
+            )
+            for name in ("orders", "gone")
+        ],
+    )
+    response = await broker.ask(request, TxnOffsetCommitResponse, version)
+    codes = {topic.name: topic.partitions[0].error_code for topic in response.topics}
+    assert codes == {"orders": ErrorCode.NONE, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    [verified] = broker.verified
+    assert verified == (broker.coordinator.partition_for("g"), "tx", 9, 2, version)
+    assert broker.log.guard is broker.guard
+    assert await fetched(broker) == -1
+    partition = broker.coordinator.partition_for("g")
+    broker.coordinator.txn_completed(partition, 9, 2, committed=True, offset=1)
+    assert await fetched(broker) == 8
 
 
-def test_offsets_of_a_transaction_that_is_not_open_are_refused() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        broker.verification_error = ErrorCode.INVALID_TXN_STATE
-        request = TxnOffsetCommitRequest(
-            transactional_id="tx",
-            group_id="g",
-            topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=[TxnOffsetCommitRequestPartition()])],
-        )
-        response = await broker.ask(request, TxnOffsetCommitResponse, 3)
-        assert response.topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
-
-    run(scenario)
+async def test_offsets_of_a_transaction_that_is_not_open_are_refused(broker: FakeBroker) -> None:
+    broker.verification_error = ErrorCode.INVALID_TXN_STATE
+    request = TxnOffsetCommitRequest(
+        transactional_id="tx",
+        group_id="g",
+        topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=[TxnOffsetCommitRequestPartition()])],
+    )
+    response = await broker.ask(request, TxnOffsetCommitResponse, 3)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_old_producers_get_coordinator_not_available_while_it_loads(version: int) -> None:
+async def test_old_producers_get_coordinator_not_available_while_it_loads(broker: FakeBroker, version: int) -> None:
     """Producers before v2 give up after COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
 
-    async def scenario(broker: FakeBroker) -> None:
-        broker.verification_error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        request = TxnOffsetCommitRequest(
-            transactional_id="tx",
-            group_id="g",
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name="orders", partitions=[TxnOffsetCommitRequestPartition(committed_metadata="")]
-                )
-            ],
-        )
-        response = await broker.ask(request, TxnOffsetCommitResponse, version)
-        expected = ErrorCode.COORDINATOR_NOT_AVAILABLE if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert response.topics[0].partitions[0].error_code == expected
-
-    run(scenario)
+    broker.verification_error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    request = TxnOffsetCommitRequest(
+        transactional_id="tx",
+        group_id="g",
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name="orders", partitions=[TxnOffsetCommitRequestPartition(committed_metadata="")]
+            )
+        ],
+    )
+    response = await broker.ask(request, TxnOffsetCommitResponse, version)
+    expected = ErrorCode.COORDINATOR_NOT_AVAILABLE if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert response.topics[0].partitions[0].error_code == expected
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_group_is_described_in_every_version(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        await join(broker, 9)
-        request = DescribeGroupsRequest(groups=["g", "none"], include_authorized_operations=True)
-        response = await broker.ask(request, DescribeGroupsResponse, version)
-        first, second = response.groups
-        assert (first.group_state, first.members[0].client_host) == ("CompletingRebalance", "/127.0.0.1")
-        assert second.group_state == "Dead"
-        assert second.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE)
-        if version >= 3:
-            assert first.authorized_operations & (1 << AclOperation.READ)
-
-    run(scenario)
+async def test_group_is_described_in_every_version(broker: FakeBroker, version: int) -> None:
+    await join(broker, 9)
+    request = DescribeGroupsRequest(groups=["g", "none"], include_authorized_operations=True)
+    response = await broker.ask(request, DescribeGroupsResponse, version)
+    first, second = response.groups
+    assert (first.group_state, first.members[0].client_host) == ("CompletingRebalance", "/127.0.0.1")
+    assert second.group_state == "Dead"
+    assert second.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE)
+    if version >= 3:
+        assert first.authorized_operations & (1 << AclOperation.READ)
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_groups_are_listed_in_every_version(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        await join(broker, 9)
-        request = ListGroupsRequest()
-        if version >= 4:
-            request.states_filter = ["completingrebalance"]
-        if version >= 5:
-            request.types_filter = ["classic"]
-        response = await broker.ask(request, ListGroupsResponse, version)
-        assert [(each.group_id, each.protocol_type) for each in response.groups] == [("g", "consumer")]
-
-    run(scenario)
+async def test_groups_are_listed_in_every_version(broker: FakeBroker, version: int) -> None:
+    await join(broker, 9)
+    request = ListGroupsRequest()
+    if version >= 4:
+        request.states_filter = ["completingrebalance"]
+    if version >= 5:
+        request.types_filter = ["classic"]
+    response = await broker.ask(request, ListGroupsResponse, version)
+    assert [(each.group_id, each.protocol_type) for each in response.groups] == [("g", "consumer")]
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_groups_are_deleted_in_every_version(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        await broker.ask(commit_request(5), OffsetCommitResponse, 8)
-        request = DeleteGroupsRequest(groups_names=["g", "none", "g"])
-        response = await broker.ask(request, DeleteGroupsResponse, version)
-        codes = {each.group_id: each.error_code for each in response.results}
-        assert codes == {"g": ErrorCode.NONE, "none": ErrorCode.GROUP_ID_NOT_FOUND}
-        assert await fetched(broker) == -1
-
-    run(scenario)
+async def test_groups_are_deleted_in_every_version(broker: FakeBroker, version: int) -> None:
+    await broker.ask(commit_request(5), OffsetCommitResponse, 8)
+    request = DeleteGroupsRequest(groups_names=["g", "none", "g"])
+    response = await broker.ask(request, DeleteGroupsResponse, version)
+    codes = {each.group_id: each.error_code for each in response.results}
+    assert codes == {"g": ErrorCode.NONE, "none": ErrorCode.GROUP_ID_NOT_FOUND}
+    assert await fetched(broker) == -1
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_consumer_protocol_in_every_version(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        request = ConsumerGroupHeartbeatRequest(
-            group_id="g",
-            member_id="m",
-            rebalance_timeout_ms=1_000,
-            subscribed_topic_names=["orders"],
-            topic_partitions=[],
-        )
-        response = await broker.ask(request, ConsumerGroupHeartbeatResponse, version)
-        assert (response.member_id, response.member_epoch) == ("m", 1)
-        assert response.assignment is not None
-        assert response.assignment.topic_partitions[0].partitions == [0, 1]
-        described = await broker.ask(
-            ConsumerGroupDescribeRequest(group_ids=["g", ""], include_authorized_operations=True),
-            ConsumerGroupDescribeResponse,
-            version,
-        )
-        assert described.groups[0].members[0].assignment.topic_partitions[0].topic_name == "orders"
-        assert described.groups[1].error_code == ErrorCode.INVALID_GROUP_ID
-
-    run(scenario)
+async def test_consumer_protocol_in_every_version(broker: FakeBroker, version: int) -> None:
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["orders"],
+        topic_partitions=[],
+    )
+    response = await broker.ask(request, ConsumerGroupHeartbeatResponse, version)
+    assert (response.member_id, response.member_epoch) == ("m", 1)
+    assert response.assignment is not None
+    assert response.assignment.topic_partitions[0].partitions == [0, 1]
+    described = await broker.ask(
+        ConsumerGroupDescribeRequest(group_ids=["g", ""], include_authorized_operations=True),
+        ConsumerGroupDescribeResponse,
+        version,
+    )
+    assert described.groups[0].members[0].assignment.topic_partitions[0].topic_name == "orders"
+    assert described.groups[1].error_code == ErrorCode.INVALID_GROUP_ID
 
 
-def test_members_that_read_a_hidden_topic_are_not_described() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        request = ConsumerGroupHeartbeatRequest(
-            group_id="g",
-            member_id="m",
-            rebalance_timeout_ms=1_000,
-            subscribed_topic_names=["orders"],
-            topic_partitions=[],
-        )
-        await broker.ask(request, ConsumerGroupHeartbeatResponse, 1)
-        broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.TOPIC, "orders"))
-        describe = ConsumerGroupDescribeRequest(group_ids=["g"])
-        [group] = (await broker.ask(describe, ConsumerGroupDescribeResponse, 1)).groups
-        assert group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and not group.members
-        response = await broker.ask(request, ConsumerGroupHeartbeatResponse, 1)
-        assert response.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
-    run(scenario)
+async def test_members_that_read_a_hidden_topic_are_not_described(broker: FakeBroker) -> None:
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["orders"],
+        topic_partitions=[],
+    )
+    await broker.ask(request, ConsumerGroupHeartbeatResponse, 1)
+    broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.TOPIC, "orders"))
+    describe = ConsumerGroupDescribeRequest(group_ids=["g"])
+    [group] = (await broker.ask(describe, ConsumerGroupDescribeResponse, 1)).groups
+    assert group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and not group.members
+    response = await broker.ask(request, ConsumerGroupHeartbeatResponse, 1)
+    assert response.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 # -- permissions -------------------------------------------------------------------------------------------------------
@@ -390,34 +348,28 @@ def test_members_that_read_a_hidden_topic_are_not_described() -> None:
         (AclOperation.DESCRIBE, FindCoordinatorRequest(key="g"), 3, lambda r: r.error_code),
     ],
 )
-def test_request_without_permission_for_the_group_is_refused(
-    operation: AclOperation, request_: Any, version: int, read: Callable[[Any], int]
+async def test_request_without_permission_for_the_group_is_refused(
+    broker: FakeBroker, operation: AclOperation, request_: Any, version: int, read: Callable[[Any], int]
 ) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        broker.rules.forbidden.add((operation, AclResourceType.GROUP, "g"))
-        response = await broker.send(request_, version)
-        assert read(response) == ErrorCode.GROUP_AUTHORIZATION_FAILED
-
-    run(scenario)
+    broker.rules.forbidden.add((operation, AclResourceType.GROUP, "g"))
+    response = await broker.send(request_, version)
+    assert read(response) == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-def test_topics_that_may_not_be_read_or_do_not_exist_are_refused_one_by_one() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        broker.tell({"secret": 1})
-        broker.rules.forbidden.add((AclOperation.READ, AclResourceType.TOPIC, "secret"))
-        request = commit_request(1)
-        request.topics += commit_request(1, "secret").topics + commit_request(1, "gone").topics
-        request.topics += commit_request(1, "orders", partition=7).topics
-        response = await broker.ask(request, OffsetCommitResponse, 8)
-        codes = {(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
-        assert codes == {
-            ("orders", 0): ErrorCode.NONE,
-            ("orders", 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ("secret", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            ("gone", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        }
-
-    run(scenario)
+async def test_topics_that_may_not_be_read_or_do_not_exist_are_refused_one_by_one(broker: FakeBroker) -> None:
+    broker.tell({"secret": 1})
+    broker.rules.forbidden.add((AclOperation.READ, AclResourceType.TOPIC, "secret"))
+    request = commit_request(1)
+    request.topics += commit_request(1, "secret").topics + commit_request(1, "gone").topics
+    request.topics += commit_request(1, "orders", partition=7).topics
+    response = await broker.ask(request, OffsetCommitResponse, 8)
+    codes = {(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
+    assert codes == {
+        ("orders", 0): ErrorCode.NONE,
+        ("orders", 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("secret", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ("gone", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 
 
 def some_partitions(topic: type[Any], partition: type[Any], **more: Any) -> list[Any]:
@@ -456,161 +408,136 @@ def some_partitions(topic: type[Any], partition: type[Any], **more: Any) -> list
     ],
     ids=["OffsetCommit", "TxnOffsetCommit", "OffsetDelete"],
 )
-def test_topic_is_answered_once_though_some_of_its_partitions_are_refused(
-    request_: Any, response_type: type[Any], version: int
+async def test_topic_is_answered_once_though_some_of_its_partitions_are_refused(
+    broker: FakeBroker, request_: Any, response_type: type[Any], version: int
 ) -> None:
     """Sarama keeps answers by topic: if a topic comes twice, it sees only the last, and misses the partitions of the first."""
 
-    async def scenario(broker: FakeBroker) -> None:
-        await broker.ask(commit_request(1), OffsetCommitResponse, 8)
-        response = await broker.ask(request_, response_type, version)
-        [topic] = response.topics
-        codes = {each.partition_index: each.error_code for each in topic.partitions}
-        assert codes == {0: ErrorCode.NONE, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-
-    run(scenario)
+    await broker.ask(commit_request(1), OffsetCommitResponse, 8)
+    response = await broker.ask(request_, response_type, version)
+    [topic] = response.topics
+    codes = {each.partition_index: each.error_code for each in topic.partitions}
+    assert codes == {0: ErrorCode.NONE, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_refused_commit_has_the_error_for_all_its_partitions(at_once: bool) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        request = commit_request(1)
-        request.topics += commit_request(1, "gone").topics + commit_request(1, "orders", partition=7).topics
-        if at_once:
-            for partition in range(4):
-                broker.coordinator.resigned(partition)
-        else:
-            broker.log.refuses_with = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        response = await broker.ask(request, OffsetCommitResponse, 8)
-        codes = {(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
-        asked = [("orders", 0), ("gone", 0), ("orders", 7)]
-        assert codes == dict.fromkeys(asked, ErrorCode.NOT_COORDINATOR)
-
-    run(scenario)
+async def test_refused_commit_has_the_error_for_all_its_partitions(broker: FakeBroker, at_once: bool) -> None:
+    request = commit_request(1)
+    request.topics += commit_request(1, "gone").topics + commit_request(1, "orders", partition=7).topics
+    if at_once:
+        for partition in range(4):
+            broker.coordinator.resigned(partition)
+    else:
+        broker.log.refuses_with = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = await broker.ask(request, OffsetCommitResponse, 8)
+    codes = {(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
+    asked = [("orders", 0), ("gone", 0), ("orders", 7)]
+    assert codes == dict.fromkeys(asked, ErrorCode.NOT_COORDINATOR)
 
 
-def test_unknown_topic_ids_are_answered_separately() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        request = commit_request(1, "gone")
-        request.topics += commit_request(1).topics + commit_request(1, "lost").topics
-        committed = await broker.ask(request, OffsetCommitResponse, 10)
-        codes = {topic.topic_id: topic.partitions[0].error_code for topic in committed.topics}
-        assert codes == {
-            topic_id("gone"): ErrorCode.UNKNOWN_TOPIC_ID,
-            topic_id("orders"): ErrorCode.NONE,
-            topic_id("lost"): ErrorCode.UNKNOWN_TOPIC_ID,
-        }
-        response = await broker.ask(fetch_request(10, topic="gone"), OffsetFetchResponse, 10)
-        assert response.groups[0].topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-
-    run(scenario)
+async def test_unknown_topic_ids_are_answered_separately(broker: FakeBroker) -> None:
+    request = commit_request(1, "gone")
+    request.topics += commit_request(1).topics + commit_request(1, "lost").topics
+    committed = await broker.ask(request, OffsetCommitResponse, 10)
+    codes = {topic.topic_id: topic.partitions[0].error_code for topic in committed.topics}
+    assert codes == {
+        topic_id("gone"): ErrorCode.UNKNOWN_TOPIC_ID,
+        topic_id("orders"): ErrorCode.NONE,
+        topic_id("lost"): ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+    response = await broker.ask(fetch_request(10, topic="gone"), OffsetFetchResponse, 10)
+    assert response.groups[0].topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_offsets_are_deleted_where_they_may_be() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        await broker.ask(commit_request(1), OffsetCommitResponse, 8)
-        request = OffsetDeleteRequest(
-            group_id="g",
-            topics=[
-                OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
-                for name in ("orders", "gone")
-            ],
-        )
-        response = await broker.ask(request, OffsetDeleteResponse, 0)
-        codes = {topic.name: topic.partitions[0].error_code for topic in response.topics}
-        assert codes == {"orders": ErrorCode.NONE, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        assert await fetched(broker) == -1
-
-    run(scenario)
+async def test_offsets_are_deleted_where_they_may_be(broker: FakeBroker) -> None:
+    await broker.ask(commit_request(1), OffsetCommitResponse, 8)
+    request = OffsetDeleteRequest(
+        group_id="g",
+        topics=[
+            OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+            for name in ("orders", "gone")
+        ],
+    )
+    response = await broker.ask(request, OffsetDeleteResponse, 0)
+    codes = {topic.name: topic.partitions[0].error_code for topic in response.topics}
+    assert codes == {"orders": ErrorCode.NONE, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await fetched(broker) == -1
 
 
-def test_groups_that_may_not_be_described_are_not_listed() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        await join(broker, 9)
-        broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.GROUP, "g"))
-        assert (
-            await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)
-        ).groups  # a client that may describe the cluster sees all groups
-        broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME))
-        assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups == []
-
-    run(scenario)
+async def test_groups_that_may_not_be_described_are_not_listed(broker: FakeBroker) -> None:
+    await join(broker, 9)
+    broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.GROUP, "g"))
+    assert (
+        await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)
+    ).groups  # a client that may describe the cluster sees all groups
+    broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME))
+    assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups == []
 
 
-def test_sync_without_protocol_is_inconsistent_from_version_5_on() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        response = await broker.ask(SyncGroupRequest(group_id="g"), SyncGroupResponse, 5)
-        assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-    run(scenario)
+async def test_sync_without_protocol_is_inconsistent_from_version_5_on(broker: FakeBroker) -> None:
+    response = await broker.ask(SyncGroupRequest(group_id="g"), SyncGroupResponse, 5)
+    assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_member_whose_coordinator_is_loading_joins_again(version: int) -> None:
+async def test_member_whose_coordinator_is_loading_joins_again(broker: FakeBroker, version: int) -> None:
     """The Java client does not expect COORDINATOR_LOAD_IN_PROGRESS from SyncGroup, and its application ends with an error."""
 
-    async def scenario(broker: FakeBroker) -> None:
-        joined = await join(broker, 9)
-        partition = broker.coordinator.partition_for("g")
-        broker.coordinator.resigned(partition)
-        broker.log.may_load.clear()
-        broker.coordinator.elected(partition, 2)
-        request = SyncGroupRequest(
-            group_id="g",
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            protocol_type="consumer",
-            protocol_name="range",
-        )
-        assert (await broker.ask(request, SyncGroupResponse, version)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-        broker.log.may_load.set()
-
-    run(scenario)
+    joined = await join(broker, 9)
+    partition = broker.coordinator.partition_for("g")
+    broker.coordinator.resigned(partition)
+    broker.log.may_load.clear()
+    broker.coordinator.elected(partition, 2)
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+    )
+    assert (await broker.ask(request, SyncGroupResponse, version)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    broker.log.may_load.set()
 
 
 # -- commits, failures, moves ------------------------------------------------------------------------------------------
 
 
-def test_commit_is_answered_when_it_is_replicated_and_not_before() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        broker.log.commits_at_once = False
-        answer = broker.send(commit_request(5), 8)
-        seen = broker.send(fetch_request(8), 8)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not answer.done()
-        assert not seen.done(), "offsets that may still be lost must not be shown"
-        broker.log.settle()
-        response = await answer
-        assert isinstance(response, OffsetCommitResponse)
-        assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
-        assert isinstance(await seen, OffsetFetchResponse)
-
-    run(scenario)
+async def test_commit_is_answered_when_it_is_replicated_and_not_before(broker: FakeBroker) -> None:
+    broker.log.commits_at_once = False
+    answer = broker.send(commit_request(5), 8)
+    seen = broker.send(fetch_request(8), 8)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not answer.done()
+    assert not seen.done(), "offsets that may still be lost must not be shown"
+    broker.log.settle()
+    response = await answer
+    assert isinstance(response, OffsetCommitResponse)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert isinstance(await seen, OffsetFetchResponse)
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_consumer_that_waits_for_slow_replicas_gets_an_error_and_asks_again(version: int) -> None:
+async def test_consumer_that_waits_for_slow_replicas_gets_an_error_and_asks_again(
+    broker: FakeBroker, version: int
+) -> None:
     """Java consumers before 3.9 give up if OffsetFetch answers COORDINATOR_NOT_AVAILABLE. Kafka's OffsetFetch never waits."""
 
-    async def scenario(broker: FakeBroker) -> None:
-        broker.log.commits_at_once = False
-        broker.send(commit_request(5), 8)
-        answer = broker.send(fetch_request(version), version)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        broker.timers.advance_ms(5_001)
-        response = await answer
-        assert isinstance(response, OffsetFetchResponse)
-        if version >= 8:
-            codes = [group.error_code for group in response.groups]
-        elif version >= 2:
-            codes = [response.error_code]
-        else:
-            codes = [part.error_code for topic in response.topics for part in topic.partitions]
-        assert codes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
-
-    run(scenario)
+    broker.log.commits_at_once = False
+    broker.send(commit_request(5), 8)
+    answer = broker.send(fetch_request(version), version)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    broker.timers.advance_ms(5_001)
+    response = await answer
+    assert isinstance(response, OffsetFetchResponse)
+    if version >= 8:
+        codes = [group.error_code for group in response.groups]
+    elif version >= 2:
+        codes = [response.error_code]
+    else:
+        codes = [part.error_code for topic in response.topics for part in topic.partitions]
+    assert codes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 
 
 @pytest.mark.parametrize(
@@ -623,129 +550,105 @@ def test_consumer_that_waits_for_slow_replicas_gets_an_error_and_asks_again(vers
     ],
 )
 @pytest.mark.parametrize("at_once", [True, False])
-def test_commit_that_cannot_be_written_gets_a_coordinators_error(
-    cause: ErrorCode, expected: ErrorCode, at_once: bool
+async def test_commit_that_cannot_be_written_gets_a_coordinators_error(
+    broker: FakeBroker, cause: ErrorCode, expected: ErrorCode, at_once: bool
 ) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        if at_once:
-            broker.log.refuses_with = cause
-            answer = broker.send(commit_request(5), 8)
-        else:
-            broker.log.commits_at_once = False
-            answer = broker.send(commit_request(5), 8)
-            while not broker.log.pending:
-                await asyncio.sleep(0)
-            broker.log.settle(cause)
-        response = await answer
-        assert isinstance(response, OffsetCommitResponse)
-        assert response.topics[0].partitions[0].error_code == expected
-
-    run(scenario)
+    if at_once:
+        broker.log.refuses_with = cause
+        answer = broker.send(commit_request(5), 8)
+    else:
+        broker.log.commits_at_once = False
+        answer = broker.send(commit_request(5), 8)
+        while not broker.log.pending:
+            await asyncio.sleep(0)
+        broker.log.settle(cause)
+    response = await answer
+    assert isinstance(response, OffsetCommitResponse)
+    assert response.topics[0].partitions[0].error_code == expected
 
 
-def test_group_recovers_when_its_assignment_could_not_be_written() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        joined = await join(broker, 9)
-        sync = SyncGroupRequest(group_id="g", generation_id=1, member_id=joined.member_id)
-        broker.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
-        assert (await broker.ask(sync, SyncGroupResponse, 4)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        broker.log.refuses_with = None
-        again = await broker.ask(join_request(joined.member_id), JoinGroupResponse, 9)
-        assert again.generation_id == 2
-        sync.generation_id = 2
-        assert (await broker.ask(sync, SyncGroupResponse, 4)).error_code == ErrorCode.NONE
-
-    run(scenario)
+async def test_group_recovers_when_its_assignment_could_not_be_written(broker: FakeBroker) -> None:
+    joined = await join(broker, 9)
+    sync = SyncGroupRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+    broker.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert (await broker.ask(sync, SyncGroupResponse, 4)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    broker.log.refuses_with = None
+    again = await broker.ask(join_request(joined.member_id), JoinGroupResponse, 9)
+    assert again.generation_id == 2
+    sync.generation_id = 2
+    assert (await broker.ask(sync, SyncGroupResponse, 4)).error_code == ErrorCode.NONE
 
 
-def test_waiting_members_get_not_coordinator_when_the_coordinator_moves() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        first = await join(broker, 9)
-        required = await broker.ask(join_request(), JoinGroupResponse, 9)
-        waiting = broker.send(join_request(required.member_id), 9)
-        await asyncio.sleep(0)
-        broker.coordinator.resigned(broker.coordinator.partition_for("g"))
-        response = await waiting
-        assert isinstance(response, JoinGroupResponse)
-        assert response.error_code == ErrorCode.NOT_COORDINATOR
-        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=first.member_id)
-        assert (await broker.ask(beat, HeartbeatResponse, 4)).error_code == ErrorCode.NOT_COORDINATOR
-
-    run(scenario)
+async def test_waiting_members_get_not_coordinator_when_the_coordinator_moves(broker: FakeBroker) -> None:
+    first = await join(broker, 9)
+    required = await broker.ask(join_request(), JoinGroupResponse, 9)
+    waiting = broker.send(join_request(required.member_id), 9)
+    await asyncio.sleep(0)
+    broker.coordinator.resigned(broker.coordinator.partition_for("g"))
+    response = await waiting
+    assert isinstance(response, JoinGroupResponse)
+    assert response.error_code == ErrorCode.NOT_COORDINATOR
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=first.member_id)
+    assert (await broker.ask(beat, HeartbeatResponse, 4)).error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_no_commit_is_lost_when_the_coordinator_moves_away_and_back() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        await broker.ask(commit_request(5), OffsetCommitResponse, 8)
-        partition = broker.coordinator.partition_for("g")
-        broker.coordinator.resigned(partition)
-        broker.log.may_load.clear()
-        broker.coordinator.elected(partition, 1)
-        request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-        loading = await broker.ask(request, HeartbeatResponse, 4)
-        assert loading.error_code == ErrorCode.NONE  # it is being loaded: no reason to frighten members
-        response = await broker.ask(commit_request(6), OffsetCommitResponse, 8)
-        assert response.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        listed = await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)
-        assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        broker.log.may_load.set()
-        await asyncio.gather(*broker.tasks)
-        assert await fetched(broker) == 5
-
-    run(scenario)
+async def test_no_commit_is_lost_when_the_coordinator_moves_away_and_back(broker: FakeBroker) -> None:
+    await broker.ask(commit_request(5), OffsetCommitResponse, 8)
+    partition = broker.coordinator.partition_for("g")
+    broker.coordinator.resigned(partition)
+    broker.log.may_load.clear()
+    broker.coordinator.elected(partition, 1)
+    request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    loading = await broker.ask(request, HeartbeatResponse, 4)
+    assert loading.error_code == ErrorCode.NONE  # it is being loaded: no reason to frighten members
+    response = await broker.ask(commit_request(6), OffsetCommitResponse, 8)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    listed = await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)
+    assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.log.may_load.set()
+    await asyncio.gather(*broker.tasks)
+    assert await fetched(broker) == 5
 
 
-def test_offsets_of_a_deleted_topic_are_deleted() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        await broker.ask(commit_request(5), OffsetCommitResponse, 8)
-        broker.tell({"orders": 2}, leader=-2)
-        assert await fetched(broker) == -1
-
-    run(scenario)
+async def test_offsets_of_a_deleted_topic_are_deleted(broker: FakeBroker) -> None:
+    await broker.ask(commit_request(5), OffsetCommitResponse, 8)
+    broker.tell({"orders": 2}, leader=-2)
+    assert await fetched(broker) == -1
 
 
-def test_session_timeout_is_measured_by_the_injected_timers() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        joined = await join(broker, 9)
-        sync = SyncGroupRequest(group_id="g", generation_id=1, member_id=joined.member_id)
-        await broker.ask(sync, SyncGroupResponse, 4)
-        broker.timers.advance_ms(10_001)
-        described = await broker.ask(DescribeGroupsRequest(groups=["g"]), DescribeGroupsResponse, 5)
-        assert described.groups[0].group_state == "Empty"
-
-    run(scenario)
+async def test_session_timeout_is_measured_by_the_injected_timers(broker: FakeBroker) -> None:
+    joined = await join(broker, 9)
+    sync = SyncGroupRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+    await broker.ask(sync, SyncGroupResponse, 4)
+    broker.timers.advance_ms(10_001)
+    described = await broker.ask(DescribeGroupsRequest(groups=["g"]), DescribeGroupsResponse, 5)
+    assert described.groups[0].group_state == "Empty"
 
 
 # -- FindCoordinator ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        broker.tell({GROUP_METADATA_TOPIC: 4}, leader=2)
-        request = FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
-        response = await broker.ask(request, FindCoordinatorResponse, version)
-        if version >= 4:
-            found = [(each.key, each.node_id, each.host, each.port) for each in response.coordinators]
-            assert found == [("g", 2, "host2", 9002), ("h", 2, "host2", 9002)]
-        else:
-            assert (response.node_id, response.host, response.port) == (2, "host2", 9002)
-            assert response.error_code == ErrorCode.NONE
-            assert response.error_message == ("NONE" if version else "")  # v0 has no message
-
-    run(scenario)
+async def test_coordinator_is_the_leader_of_the_groups_partition(broker: FakeBroker, version: int) -> None:
+    broker.tell({GROUP_METADATA_TOPIC: 4}, leader=2)
+    request = FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
+    response = await broker.ask(request, FindCoordinatorResponse, version)
+    if version >= 4:
+        found = [(each.key, each.node_id, each.host, each.port) for each in response.coordinators]
+        assert found == [("g", 2, "host2", 9002), ("h", 2, "host2", 9002)]
+    else:
+        assert (response.node_id, response.host, response.port) == (2, "host2", 9002)
+        assert response.error_code == ErrorCode.NONE
+        assert response.error_message == ("NONE" if version else "")  # v0 has no message
 
 
 @pytest.mark.parametrize("key_type", [1, 2, 9])
-def test_coordinator_types_that_are_not_served_are_invalid(key_type: int) -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"])
-        response = await broker.ask(request, FindCoordinatorResponse, 6)
-        assert response.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
-        one = await broker.ask(FindCoordinatorRequest(key_type=key_type, key="g"), FindCoordinatorResponse, 3)
-        assert one.error_code == ErrorCode.INVALID_REQUEST
-
-    run(scenario)
+async def test_coordinator_types_that_are_not_served_are_invalid(broker: FakeBroker, key_type: int) -> None:
+    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"])
+    response = await broker.ask(request, FindCoordinatorResponse, 6)
+    assert response.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
+    one = await broker.ask(FindCoordinatorRequest(key_type=key_type, key="g"), FindCoordinatorResponse, 3)
+    assert one.error_code == ErrorCode.INVALID_REQUEST
 
 
 async def test_missing_topic_is_created_once_with_its_settings_and_waited_for() -> None:
@@ -772,10 +675,7 @@ async def test_topic_that_cannot_be_created_leaves_the_coordinator_unavailable()
     assert response.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_partition_without_a_leader_has_no_coordinator() -> None:
-    async def scenario(broker: FakeBroker) -> None:
-        broker.tell({GROUP_METADATA_TOPIC: 4}, leader=-1)
-        response = await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]), FindCoordinatorResponse, 4)
-        assert response.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-    run(scenario)
+async def test_partition_without_a_leader_has_no_coordinator(broker: FakeBroker) -> None:
+    broker.tell({GROUP_METADATA_TOPIC: 4}, leader=-1)
+    response = await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]), FindCoordinatorResponse, 4)
+    assert response.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

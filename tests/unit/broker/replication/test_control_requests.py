@@ -141,73 +141,66 @@ async def test_coordinators_are_notified_of_partial_work_when_a_newer_controller
     assert led_partitions == list(errors)
 
 
-def test_partitions_to_lead_come_before_those_to_follow(tmp_path: Path) -> None:
+async def test_partitions_to_lead_come_before_those_to_follow(tmp_path: Path) -> None:
     """The order in the request does not matter."""
 
-    async def run() -> None:
-        control = make(tmp_path)
-        done: list[TopicPartition] = []
-        carry_out = control._carry_out
+    control = make(tmp_path)
+    done: list[TopicPartition] = []
+    carry_out = control._carry_out
 
-        def note(order: PartitionOrder, led: list[Partition], followed: list[Partition]) -> ErrorCode:
-            done.append(order.tp)
-            return carry_out(order, led, followed)
+    def note(order: PartitionOrder, led: list[Partition], followed: list[Partition]) -> ErrorCode:
+        done.append(order.tp)
+        return carry_out(order, led, followed)
 
-        control._carry_out = note  # type: ignore[method-assign]
-        orders = [follow(0), lead(1), follow(2), lead(3)]
-        _, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
-        assert [each.partition for each in done] == [1, 3, 0, 2]
-        assert set(errors.values()) == {ErrorCode.NONE}
-
-    asyncio.run(run())
+    control._carry_out = note  # type: ignore[method-assign]
+    orders = [follow(0), lead(1), follow(2), lead(3)]
+    _, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
+    assert [each.partition for each in done] == [1, 3, 0, 2]
+    assert set(errors.values()) == {ErrorCode.NONE}
 
 
-def test_gap_is_early_after_another_leader_and_out_of_order_if_this_broker_kept_leading(tmp_path: Path) -> None:
+async def test_gap_is_early_after_another_leader_and_out_of_order_if_this_broker_kept_leading(tmp_path: Path) -> None:
     """Only a new leader may meet batches behind one that the former leader has refused."""
     replicas = (ME, BrokerId(2))
+    clock = ManualClock()
+    control = make_with(Logs(tmp_path, clock, create_ms=0), clock)
 
-    async def run() -> None:
-        clock = ManualClock()
-        control = make_with(Logs(tmp_path, clock, create_ms=0), clock)
+    async def elect(leader: int, epoch: int) -> None:
+        state = PartitionLeadership(
+            leader=BrokerId(leader),
+            leader_epoch=LeaderEpoch(epoch),
+            isr=(ME,),
+            partition_epoch=0,
+            replicas=replicas,
+        )
+        order = PartitionOrder(TopicPartition("t", 0), ZERO_TOPIC_ID, state)
+        _, errors = await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
+        assert errors == {order.tp: ErrorCode.NONE}
 
-        async def elect(leader: int, epoch: int) -> None:
-            state = PartitionLeadership(
-                leader=BrokerId(leader),
-                leader_epoch=LeaderEpoch(epoch),
-                isr=(ME,),
-                partition_epoch=0,
-                replicas=replicas,
-            )
-            order = PartitionOrder(TopicPartition("t", 0), ZERO_TOPIC_ID, state)
-            _, errors = await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
-            assert errors == {order.tp: ErrorCode.NONE}
+    def produce(sequence: int) -> ErrorCode:
+        builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        builder.append(None, b"v", timestamp=0)
+        outcomes: list[AppendOutcome] = []
+        control._replicas.appends.append(
+            [AppendEntry(TopicPartition("t", 0), bytearray(builder.build()))],
+            required_acks=1,
+            timeout_ms=0,
+            origin=Origin.CLIENT,
+            on_done=outcomes.extend,
+        )
+        return outcomes[0].error
 
-        def produce(sequence: int) -> ErrorCode:
-            builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
-            builder.append(None, b"v", timestamp=0)
-            outcomes: list[AppendOutcome] = []
-            control._replicas.appends.append(
-                [AppendEntry(TopicPartition("t", 0), bytearray(builder.build()))],
-                required_acks=1,
-                timeout_ms=0,
-                origin=Origin.CLIENT,
-                on_done=outcomes.extend,
-            )
-            return outcomes[0].error
-
-        await elect(ME, 0)
-        assert produce(0) is ErrorCode.NONE
-        await elect(ME, 1)
-        assert produce(2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        await elect(2, 2)
-        await elect(ME, 3)
-        assert produce(2) is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert [produce(1), produce(2)] == [ErrorCode.NONE] * 2
-        clock.advance_ms(60_000)
-        await elect(ME, 5)  # another broker led in epoch 4, and this broker missed it
-        assert produce(4) is ErrorCode.NOT_ENOUGH_REPLICAS
-
-    asyncio.run(run())
+    await elect(ME, 0)
+    assert produce(0) is ErrorCode.NONE
+    await elect(ME, 1)
+    assert produce(2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    await elect(2, 2)
+    await elect(ME, 3)
+    assert produce(2) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [produce(1), produce(2)] == [ErrorCode.NONE] * 2
+    clock.advance_ms(60_000)
+    await elect(ME, 5)  # another broker led in epoch 4, and this broker missed it
+    assert produce(4) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 async def test_coordinators_are_notified_of_partitions_whose_disk_failed(tmp_path: Path) -> None:

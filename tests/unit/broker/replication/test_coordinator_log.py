@@ -11,6 +11,7 @@ from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.host.disk import Disk
 from barnabas.broker.runtime.machine import Marker, ReplayedRecord
 from barnabas.broker.server.coordinator_log import InternalTopicLog
+from tests.support.waiting import eventually
 from tests.unit.broker.replication.test_replica_manager import FOLLOWER, ME, World
 
 
@@ -26,9 +27,7 @@ class Loading:
         self.offsets.append(offset)
 
     async def until_replayed(self, count: int) -> None:
-        async with asyncio.timeout(60):
-            while len(self.offsets) < count:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(self.offsets) >= count)
         for _ in range(5):
             await asyncio.sleep(0)
 

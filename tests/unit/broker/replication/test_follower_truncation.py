@@ -2,8 +2,10 @@
 test."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+import pytest
 
 from barnabas.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.broker.replication.fetch_steps import FetchedPartition
@@ -13,6 +15,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.state import PartitionLeadership
 from barnabas.broker.storage.epoch_cache import EpochEnd
 from tests.manual_time import ManualThreads
+from tests.support.async_fixture import async_fixture
 from tests.unit.broker.replication.test_replica_fetcher import ScriptedLeader, add, managed, turns_until
 from tests.unit.broker.storage.log import log_support
 
@@ -57,14 +60,16 @@ class Follower:
         await turns_until(lambda: len(self.threads) == 1)
 
 
-def run(tmp_path: Path, story: Callable[[Follower, FetcherManager], object]) -> None:
-    async def bounded() -> None:
-        follower = Follower(tmp_path)
-        async with managed({LEADER: follower.leader}) as manager:
-            await follower.begin_to_cut(manager)
-            await story(follower, manager)  # type: ignore[misc]
+@pytest.fixture
+def follower(tmp_path: Path) -> Follower:
+    return Follower(tmp_path)
 
-    asyncio.run(bounded())
+
+@async_fixture
+async def manager(follower: Follower) -> AsyncIterator[FetcherManager]:
+    async with managed({LEADER: follower.leader}) as started:
+        await follower.begin_to_cut(started)
+        yield started
 
 
 def test_follower_appends_no_records_of_a_later_epoch_than_its_leaders(tmp_path: Path) -> None:
@@ -82,37 +87,32 @@ def test_follower_appends_no_records_of_a_later_epoch_than_its_leaders(tmp_path:
     assert (partition.log_end, partition.latest_epoch) == (52, 2)
 
 
-def test_follower_fetches_from_the_offset_of_its_truncation(tmp_path: Path) -> None:
-    async def story(follower: Follower, manager: FetcherManager) -> None:
-        assert follower.partition.log_end == 50
-        follower.threads.run_pending()
-        assert (await follower.leader.plan()).to_send[TP].fetch_offset == 20
-        entry = follower.partition.local_log.producers.entry(7)
-        assert entry is not None and entry.last_sequence == 19
-
-    run(tmp_path, story)
+async def test_follower_fetches_from_the_offset_of_its_truncation(follower: Follower, manager: FetcherManager) -> None:
+    assert follower.partition.log_end == 50
+    follower.threads.run_pending()
+    assert (await follower.leader.plan()).to_send[TP].fetch_offset == 20
+    entry = follower.partition.local_log.producers.entry(7)
+    assert entry is not None and entry.last_sequence == 19
 
 
-def test_replica_that_becomes_leader_before_the_truncation_keeps_its_records(tmp_path: Path) -> None:
+async def test_replica_that_becomes_leader_before_the_truncation_keeps_its_records(
+    follower: Follower, manager: FetcherManager
+) -> None:
     """The controller elected the replica with the records that it has. A truncation decided as follower would remove them."""
 
-    async def story(follower: Follower, manager: FetcherManager) -> None:
-        manager.remove([TP])
-        follower.partition.become_leader(state(ME, 2), now_ms=0)
-        follower.threads.run_pending()
-        await asyncio.sleep(0)
-        assert follower.partition.log_end == 50
-        assert follower.partition.is_leader
-
-    run(tmp_path, story)
+    manager.remove([TP])
+    follower.partition.become_leader(state(ME, 2), now_ms=0)
+    follower.threads.run_pending()
+    await asyncio.sleep(0)
+    assert follower.partition.log_end == 50
+    assert follower.partition.is_leader
 
 
-def test_replica_in_another_epoch_before_the_truncation_asks_its_new_leader_first(tmp_path: Path) -> None:
-    async def story(follower: Follower, manager: FetcherManager) -> None:
-        manager.remove([TP])
-        follower.partition.become_follower(state(LEADER, 3))
-        add(manager, TP, follower.partition, leader=LEADER, leader_epoch=LeaderEpoch(3))
-        follower.threads.run_pending()
-        assert (await follower.leader.plan()).to_send[TP].fetch_offset == 50
-
-    run(tmp_path, story)
+async def test_replica_in_another_epoch_before_the_truncation_asks_its_new_leader_first(
+    follower: Follower, manager: FetcherManager
+) -> None:
+    manager.remove([TP])
+    follower.partition.become_follower(state(LEADER, 3))
+    add(manager, TP, follower.partition, leader=LEADER, leader_epoch=LeaderEpoch(3))
+    follower.threads.run_pending()
+    assert (await follower.leader.plan()).to_send[TP].fetch_offset == 50

@@ -99,31 +99,26 @@ async def test_append_that_fails_leaves_no_hole():
         assert mirror.epochs_of == [5]
 
 
-def test_partition_that_was_removed_meanwhile_gets_no_append():
-    async def run():
-        leader = Source()
-        mirror, other = Mirror(5, leader=leader), Mirror(5, leader=leader)
-        of_both = managed_by(lambda data: mirror.log_end + len(data) // 4)
-        async with of_both(leader) as manager:
-            with manager.together():
-                add(manager, A, mirror)
-                add(manager, B, other)
-            assert await leader.offset_asked() == 1
-            fetch = leader.fetch
+async def test_partition_that_was_removed_meanwhile_gets_no_append():
+    leader = Source()
+    mirror, other = Mirror(5, leader=leader), Mirror(5, leader=leader)
+    of_both = managed_by(lambda data: mirror.log_end + len(data) // 4)
+    async with of_both(leader) as manager:
+        with manager.together():
+            add(manager, A, mirror)
+            add(manager, B, other)
+        assert await leader.offset_asked() == 1
+        fetch = leader.fetch
 
-            async def fetch_while_it_is_removed(plan, *, max_wait_ms):
-                manager.remove([A])
-                return await fetch(plan, max_wait_ms=max_wait_ms)
+        async def fetch_while_it_is_removed(plan, *, max_wait_ms):
+            manager.remove([A])
+            return await fetch(plan, max_wait_ms=max_wait_ms)
 
-            leader.fetch = fetch_while_it_is_removed
-            leader.say(
-                FetchedPartition(A, 0, 9, 0, None, records(5, 5)), FetchedPartition(B, 0, 9, 0, None, records(5, 5))
-            )
-            assert await leader.offset_asked(B) == 3
-            await turns_until(lambda: other.log_end == 3)
-            assert mirror.epochs_of == [5]
-
-    asyncio.run(run())
+        leader.fetch = fetch_while_it_is_removed
+        leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)), FetchedPartition(B, 0, 9, 0, None, records(5, 5)))
+        assert await leader.offset_asked(B) == 3
+        await turns_until(lambda: other.log_end == 3)
+        assert mirror.epochs_of == [5]
 
 
 async def test_answer_is_appended_although_the_connection_is_lost_meanwhile():

@@ -243,27 +243,24 @@ async def test_partitions_that_come_together_interrupt_a_long_poll_once_and_are_
         assert leader.connections == 2
 
 
-def test_partitions_that_come_while_it_connects_are_in_the_first_request():
+async def test_partitions_that_come_while_it_connects_are_in_the_first_request():
     """A leader of thousands of partitions fails: the first ones open the connection to the next leader, and all wait for it."""
 
-    async def run():
-        leader, connected = ScriptedLeader(), asyncio.Event()
-        connect = leader.prepare
+    leader, connected = ScriptedLeader(), asyncio.Event()
+    connect = leader.prepare
 
-        async def connect_slowly():
-            await connected.wait()
-            return await connect()
+    async def connect_slowly():
+        await connected.wait()
+        return await connect()
 
-        leader.prepare = connect_slowly
-        async with managed({2: leader}) as manager:
-            add(manager, A, FakeReplica(1))
-            await asyncio.sleep(0)
-            add(manager, B, FakeReplica(1))
-            connected.set()
-            assert set((await leader.plan()).to_send) == {A, B}
-            assert leader.connections == 1
-
-    asyncio.run(run())
+    leader.prepare = connect_slowly
+    async with managed({2: leader}) as manager:
+        add(manager, A, FakeReplica(1))
+        await asyncio.sleep(0)
+        add(manager, B, FakeReplica(1))
+        connected.set()
+        assert set((await leader.plan()).to_send) == {A, B}
+        assert leader.connections == 1
 
 
 class HangingLeader(ScriptedLeader):
@@ -323,25 +320,22 @@ async def test_pause_that_ends_while_the_fetcher_decides_is_not_a_failure():
         manager.stop()
 
 
-def test_leader_that_refuses_connections_is_tried_with_pauses():
-    async def run():
-        leader, tries = ScriptedLeader(), []
-        connect = leader.prepare
+async def test_leader_that_refuses_connections_is_tried_with_pauses():
+    leader, tries = ScriptedLeader(), []
+    connect = leader.prepare
 
-        async def refuse():
-            tries.append(asyncio.get_running_loop().time())
-            if len(tries) < 4:
-                raise ConnectionRefusedError(111, "Connection refused")
-            return await connect()
+    async def refuse():
+        tries.append(asyncio.get_running_loop().time())
+        if len(tries) < 4:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return await connect()
 
-        leader.prepare = refuse
-        async with managed({2: leader}) as manager:
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
-            assert all(pause_s > 0.015 for pause_s in pauses_s), pauses_s
-
-    asyncio.run(run())
+    leader.prepare = refuse
+    async with managed({2: leader}) as manager:
+        add(manager, A, FakeReplica(1))
+        await leader.plan()
+        pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert all(pause_s > 0.015 for pause_s in pauses_s), pauses_s
 
 
 async def test_broken_connection_is_opened_again():
@@ -602,49 +596,43 @@ def test_leader_before_version_12_does_not_truncate_on_fetch():
 
 
 @pytest.mark.parametrize(("end_of_epoch_before", "epoch"), [(89, 4), (90, 3)])
-def test_starts_in_the_tier_are_asked_for_with_the_epoch_of_the_record_before(end_of_epoch_before, epoch):
+async def test_starts_in_the_tier_are_asked_for_with_the_epoch_of_the_record_before(end_of_epoch_before, epoch):
     """The local start, 90, has epoch 4. The record before has it too, unless the epoch before ended there."""
 
-    async def run():
-        end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=end_of_epoch_before)
-        epochs = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="orders", partitions=[end])])
+    end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=end_of_epoch_before)
+    epochs = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="orders", partitions=[end])])
 
-        def listed(offset, leader_epoch):
-            found = ListOffsetsPartitionResponse(partition_index=0, offset=offset, leader_epoch=leader_epoch)
-            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[found])])
+    def listed(offset, leader_epoch):
+        found = ListOffsetsPartitionResponse(partition_index=0, offset=offset, leader_epoch=leader_epoch)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[found])])
 
-        connection = FakeConnection({}, listed(90, 4), listed(10, 0), epochs)
-        leader = remote(connection)
-        await leader.prepare()
-        assert await leader.tier_starts({A: 5}) == {A: TierAnswer(0, local_start=90, log_start=10, epoch=epoch)}
-        local, start, before = (request for _, request in connection.requests)
-        assert [request.topics[0].partitions[0].timestamp for request in (local, start)] == [-4, -2]
-        assert before.topics[0].partitions[0].leader_epoch == 3
-
-    asyncio.run(run())
+    connection = FakeConnection({}, listed(90, 4), listed(10, 0), epochs)
+    leader = remote(connection)
+    await leader.prepare()
+    assert await leader.tier_starts({A: 5}) == {A: TierAnswer(0, local_start=90, log_start=10, epoch=epoch)}
+    local, start, before = (request for _, request in connection.requests)
+    assert [request.topics[0].partitions[0].timestamp for request in (local, start)] == [-4, -2]
+    assert before.topics[0].partitions[0].leader_epoch == 3
 
 
-def test_epoch_ends_and_offsets_are_asked_as_a_replica():
-    async def run():
-        end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=6)
-        epochs = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="orders", partitions=[end])])
+async def test_epoch_ends_and_offsets_are_asked_as_a_replica():
+    end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=6)
+    epochs = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="orders", partitions=[end])])
 
-        def listed(offset):
-            found = ListOffsetsPartitionResponse(partition_index=0, offset=offset)
-            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[found])])
+    def listed(offset):
+        found = ListOffsetsPartitionResponse(partition_index=0, offset=offset)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[found])])
 
-        connection = FakeConnection({}, epochs, listed(90), listed(50))
-        leader = remote(connection)
-        await leader.prepare()
-        assert await leader.epoch_ends({A: EpochQuestion(5, 4)}) == {A: EpochAnswer(0, EpochEnd(3, 6))}
-        assert await leader.list_offsets({A: 5}) == {A: OffsetsAnswer(0, 90, 50)}
-        asked = [request for _, request in connection.requests]
-        assert isinstance(asked[0], OffsetForLeaderEpochRequest)
-        assert all(isinstance(request, ListOffsetsRequest) for request in asked[1:])
-        assert [request.replica_id for request in asked] == [1, 1, 1]
-        assert [request.topics[0].partitions[0].timestamp for request in asked[1:]] == [-1, -2]
-
-    asyncio.run(run())
+    connection = FakeConnection({}, epochs, listed(90), listed(50))
+    leader = remote(connection)
+    await leader.prepare()
+    assert await leader.epoch_ends({A: EpochQuestion(5, 4)}) == {A: EpochAnswer(0, EpochEnd(3, 6))}
+    assert await leader.list_offsets({A: 5}) == {A: OffsetsAnswer(0, 90, 50)}
+    asked = [request for _, request in connection.requests]
+    assert isinstance(asked[0], OffsetForLeaderEpochRequest)
+    assert all(isinstance(request, ListOffsetsRequest) for request in asked[1:])
+    assert [request.replica_id for request in asked] == [1, 1, 1]
+    assert [request.topics[0].partitions[0].timestamp for request in asked[1:]] == [-1, -2]
 
 
 async def test_partition_added_after_the_stop_is_not_fetched():

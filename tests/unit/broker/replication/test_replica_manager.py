@@ -459,29 +459,26 @@ def test_records_that_need_no_flush_yet_are_committed_without_one(tmp_path: Path
     assert world.log.high_watermark == 8
 
 
-def test_follower_that_is_elected_during_a_flush_commits_after_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        threads = ManualThreads()
-        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
-        both = (ME, FOLLOWER)
+async def test_follower_that_is_elected_during_a_flush_commits_after_it(tmp_path: Path) -> None:
+    threads = ManualThreads()
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
+    both = (ME, FOLLOWER)
 
-        def state(leader: BrokerId, epoch: int) -> PartitionLeadership:
-            return PartitionLeadership(
-                leader=leader, leader_epoch=LeaderEpoch(epoch), isr=both, partition_epoch=epoch, replicas=both
-            )
+    def state(leader: BrokerId, epoch: int) -> PartitionLeadership:
+        return PartitionLeadership(
+            leader=leader, leader_epoch=LeaderEpoch(epoch), isr=both, partition_epoch=epoch, replicas=both
+        )
 
-        world.partition.become_follower(state(FOLLOWER, 1))
-        assert world.partition.append_follower(memoryview(plain_batch([(b"k", b"v")], timestamp=0)), 0, 0)
-        flushing = asyncio.ensure_future(world.partition.flush())
-        await asyncio.sleep(0)
-        world.partition.become_leader(state(ME, 2), now_ms=world.clock.now_ms())
-        world.fetch_as_follower(1, leader_epoch=2)
-        assert world.log.high_watermark == 0
-        threads.run_pending()
-        await flushing
-        assert world.log.high_watermark == 1
-
-    asyncio.run(run())
+    world.partition.become_follower(state(FOLLOWER, 1))
+    assert world.partition.append_follower(memoryview(plain_batch([(b"k", b"v")], timestamp=0)), 0, 0)
+    flushing = asyncio.ensure_future(world.partition.flush())
+    await asyncio.sleep(0)
+    world.partition.become_leader(state(ME, 2), now_ms=world.clock.now_ms())
+    world.fetch_as_follower(1, leader_epoch=2)
+    assert world.log.high_watermark == 0
+    threads.run_pending()
+    await flushing
+    assert world.log.high_watermark == 1
 
 
 def test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too(tmp_path: Path) -> None:

@@ -102,32 +102,29 @@ async def test_read_waits_for_the_commit_of_the_state_that_it_saw() -> None:
     assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
 
 
-def test_next_step_runs_after_the_append_and_undo_runs_if_it_is_refused() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
+async def test_next_step_runs_after_the_append_and_undo_runs_if_it_is_refused() -> None:
+    world = World()
+    machine = await world.lead()
 
-        def operation(machine: Register, ticket: Ticket) -> Result[str]:
-            return Result(
-                records=[KeyValue(b"a", b"1")],
-                effects=[SetTimer("written", 10)],
-                then=lambda: machine.put(b"b", machine.values[b"a"] or b""),
-                if_refused=lambda: Result(effects=[SetTimer("taken back", 10)]),
-            )
+    def operation(machine: Register, ticket: Ticket) -> Result[str]:
+        return Result(
+            records=[KeyValue(b"a", b"1")],
+            effects=[SetTimer("written", 10)],
+            then=lambda: machine.put(b"b", machine.values[b"a"] or b""),
+            if_refused=lambda: Result(effects=[SetTimer("taken back", 10)]),
+        )
 
-        world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
-        with pytest.raises(Refused):
-            await world.runtime.write(0, operation)
-        world.timers.advance_ms(20)
-        assert machine.fired == ["after load", "taken back"]
-        world.log.refuses_with = None
-        world.log.commits_at_once = True
-        assert await world.runtime.write(0, operation) == "stored"
-        assert machine.values == {b"a": b"1", b"b": b"1"}
-        world.timers.advance_ms(20)
-        assert machine.fired[2:] == ["written"]
-
-    asyncio.run(main())
+    world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
+    with pytest.raises(Refused):
+        await world.runtime.write(0, operation)
+    world.timers.advance_ms(20)
+    assert machine.fired == ["after load", "taken back"]
+    world.log.refuses_with = None
+    world.log.commits_at_once = True
+    assert await world.runtime.write(0, operation) == "stored"
+    assert machine.values == {b"a": b"1", b"b": b"1"}
+    world.timers.advance_ms(20)
+    assert machine.fired[2:] == ["written"]
 
 
 async def test_refused_append_changes_nothing_and_gets_a_coordinators_error() -> None:
@@ -151,35 +148,32 @@ async def test_failed_commit_reaches_the_caller() -> None:
     assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
-def test_kept_request_is_answered_by_a_later_one() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        kept: list[Ticket] = []
+async def test_kept_request_is_answered_by_a_later_one() -> None:
+    world = World()
+    await world.lead()
+    kept: list[Ticket] = []
 
-        def keep(machine: Register, ticket: Ticket) -> Result[str]:
-            kept.append(ticket)
-            return Result()
+    def keep(machine: Register, ticket: Ticket) -> Result[str]:
+        kept.append(ticket)
+        return Result()
 
-        first = asyncio.ensure_future(world.runtime.write(0, keep))
-        await asyncio.sleep(0)
-        second = asyncio.ensure_future(
-            world.runtime.write(
-                0,
-                lambda m, t: Result(
-                    records=[KeyValue(b"a", b"1")],
-                    response="second",
-                    effects=[Respond(kept[0], "first"), SendToDriver("markers")],
-                ),
-            )
+    first = asyncio.ensure_future(world.runtime.write(0, keep))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(
+        world.runtime.write(
+            0,
+            lambda m, t: Result(
+                records=[KeyValue(b"a", b"1")],
+                response="second",
+                effects=[Respond(kept[0], "first"), SendToDriver("markers")],
+            ),
         )
-        await asyncio.sleep(0)
-        assert not first.done() and world.messages == []
-        world.log.settle_first()
-        assert (await first, await second) == ("first", "second")
-        assert world.messages == ["markers"]
-
-    asyncio.run(main())
+    )
+    await asyncio.sleep(0)
+    assert not first.done() and world.messages == []
+    world.log.settle_first()
+    assert (await first, await second) == ("first", "second")
+    assert world.messages == ["markers"]
 
 
 async def test_new_leader_replays_to_the_same_state() -> None:
@@ -219,25 +213,22 @@ async def test_loading_shard_answers_coordinator_load_in_progress() -> None:
     assert await world.runtime.read(0, lambda m: m.values) == {b"a": b"1"}
 
 
-def test_waiting_requests_get_not_coordinator_when_leadership_ends() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
+async def test_waiting_requests_get_not_coordinator_when_leadership_ends() -> None:
+    world = World()
+    machine = await world.lead()
 
-        def keep(m: Register, ticket: Ticket) -> Result[str]:
-            m.waiting.append(ticket)
-            return Result()
+    def keep(m: Register, ticket: Ticket) -> Result[str]:
+        m.waiting.append(ticket)
+        return Result()
 
-        waiting = asyncio.ensure_future(world.runtime.write(0, keep))
-        await asyncio.sleep(0)
-        world.runtime.resigned(0)
-        with pytest.raises(Refused) as refused:
-            await waiting
-        assert refused.value.code is ErrorCode.NOT_COORDINATOR
-        world.timers.advance_ms(1000)
-        assert machine.fired == []
-
-    asyncio.run(main())
+    waiting = asyncio.ensure_future(world.runtime.write(0, keep))
+    await asyncio.sleep(0)
+    world.runtime.resigned(0)
+    with pytest.raises(Refused) as refused:
+        await waiting
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    world.timers.advance_ms(1000)
+    assert machine.fired == []
 
 
 async def test_timer_reaches_the_machine() -> None:
@@ -412,21 +403,18 @@ async def test_bug_in_the_replay_of_what_was_written_stops_the_broker() -> None:
         world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
 
 
-def test_failed_timer_does_no_harm_and_fires_again() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        fired: list[Hashable] = []
+async def test_failed_timer_does_no_harm_and_fires_again() -> None:
+    world = World()
+    machine = await world.lead()
+    fired: list[Hashable] = []
 
-        def fails_once(key: Hashable, now_ms: int) -> Result[None]:
-            fired.append(key)
-            if len(fired) == 1:
-                raise BrokenInvariant("a member that is not there")
-            return Result()
+    def fails_once(key: Hashable, now_ms: int) -> Result[None]:
+        fired.append(key)
+        if len(fired) == 1:
+            raise BrokenInvariant("a member that is not there")
+        return Result()
 
-        machine.timer_fired = fails_once  # type: ignore[method-assign]
-        world.timers.advance_ms(10)
-        world.timers.advance_ms(60_000)
-        assert fired == ["after load", "after load"]
-
-    asyncio.run(main())
+    machine.timer_fired = fails_once  # type: ignore[method-assign]
+    world.timers.advance_ms(10)
+    world.timers.advance_ms(60_000)
+    assert fired == ["after load", "after load"]

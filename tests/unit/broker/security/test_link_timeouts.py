@@ -1,7 +1,5 @@
 """How long a broker waits for another one to accept a connection (KIP-601)."""
 
-import asyncio
-
 import pytest
 
 from barnabas.base.config.broker import BrokerConfig
@@ -10,7 +8,7 @@ from barnabas.broker.zookeeper_client.znodes import Endpoint
 from barnabas.client.errors import ConnectionLost
 
 
-def test_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     waited_ms: list[int] = []
     answers = iter([False, False, False, True, False])
 
@@ -24,14 +22,10 @@ def test_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch
     settings = {"socket.connection.setup.timeout.ms": "100", "socket.connection.setup.timeout.max.ms": "300"}
     links = listeners.InterBrokerSecurity(BrokerConfig.parse({"zookeeper.connect": "h:1", **settings}))
     peer = Endpoint(listener="PLAINTEXT", security_protocol="PLAINTEXT", host="127.0.0.1", port=1)
-
-    async def story() -> None:
-        for succeeds in (False, False, False, True, False):
-            if succeeds:
+    for succeeds in (False, False, False, True, False):
+        if succeeds:
+            await links.open(peer, "test")
+        else:
+            with pytest.raises(ConnectionLost):
                 await links.open(peer, "test")
-            else:
-                with pytest.raises(ConnectionLost):
-                    await links.open(peer, "test")
-
-    asyncio.run(story())
     assert waited_ms == [100, 200, 300, 300, 100]

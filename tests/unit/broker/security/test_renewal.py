@@ -2,10 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
-import uvloop
 
 from barnabas.broker.api.sasl import SaslApi, SaslGate
 from barnabas.broker.server.handler import handlers_of
@@ -19,6 +18,7 @@ from barnabas.wire.auth.mechanisms.scram import ScramCredential, ScramMechanism,
 from barnabas.wire.messages.heartbeat import HeartbeatResponse
 from barnabas.wire.versions import VersionRange
 from tests.manual_time import ManualClock
+from tests.support.async_fixture import async_fixture
 from tests.unit.broker.server.harness import Harness, heartbeat
 
 SESSION_MS = 10_000
@@ -59,55 +59,44 @@ class Broker:
         )
 
 
-def run(story: Callable[[Broker], Awaitable[None]]) -> None:
-    async def main() -> None:
-        broker = Broker()
-        async with asyncio.timeout(60), broker.harness:
-            await story(broker)
-
-    uvloop.run(main())
+@async_fixture
+async def broker() -> AsyncIterator[Broker]:
+    started = Broker()
+    async with started.harness:
+        yield started
 
 
-def test_session_is_renewed_between_requests_of_many_tasks() -> None:
-    async def story(broker: Broker) -> None:
-        connection = await broker.connect()
-        assert connection._renew is not None
-        for renewals in range(1, 6):
-            broker.clock.advance_ms(SESSION_MS)  # over: only a renewal helps
-            waiting = [asyncio.ensure_future(connection.request(heartbeat(), HeartbeatResponse)) for _ in range(20)]
-            connection.renew_after(0, connection._renew)
-            await asyncio.gather(*waiting)
-            assert broker.handshakes == 1 + renewals
-        connection.close()
-
-    run(story)
+async def test_session_is_renewed_between_requests_of_many_tasks(broker: Broker) -> None:
+    connection = await broker.connect()
+    assert connection._renew is not None
+    for renewals in range(1, 6):
+        broker.clock.advance_ms(SESSION_MS)  # over: only a renewal helps
+        waiting = [asyncio.ensure_future(connection.request(heartbeat(), HeartbeatResponse)) for _ in range(20)]
+        connection.renew_after(0, connection._renew)
+        await asyncio.gather(*waiting)
+        assert broker.handshakes == 1 + renewals
+    connection.close()
 
 
-def test_session_that_is_not_renewed_in_time_ends() -> None:
-    async def story(broker: Broker) -> None:
-        connection = await broker.connect()
+async def test_session_that_is_not_renewed_in_time_ends(broker: Broker) -> None:
+    connection = await broker.connect()
+    await connection.request(heartbeat(), HeartbeatResponse)
+    broker.clock.advance_ms(SESSION_MS)
+    with pytest.raises(ConnectionLost):
         await connection.request(heartbeat(), HeartbeatResponse)
-        broker.clock.advance_ms(SESSION_MS)
-        with pytest.raises(ConnectionLost):
-            await connection.request(heartbeat(), HeartbeatResponse)
-
-    run(story)
 
 
-def test_password_that_was_changed_meanwhile_ends_the_connection_with_words() -> None:
-    async def story(broker: Broker) -> None:
-        connection = await broker.connect()
-        broker.clock.advance_ms(5_000)
-        broker.passwords["alice"] = "another"
-        connection.renew_after(0, connection._renew)  # type: ignore[arg-type]
-        with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
-            await connection.request(heartbeat(), HeartbeatResponse)
-        assert connection.closed
-
-    run(story)
+async def test_password_that_was_changed_meanwhile_ends_the_connection_with_words(broker: Broker) -> None:
+    connection = await broker.connect()
+    broker.clock.advance_ms(5_000)
+    broker.passwords["alice"] = "another"
+    connection.renew_after(0, connection._renew)  # type: ignore[arg-type]
+    with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
+        await connection.request(heartbeat(), HeartbeatResponse)
+    assert connection.closed
 
 
-def test_scram_proof_is_computed_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scram_proof_is_computed_on_a_thread(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server chooses the number of iterations: the loop of a broker that follows it must keep turning."""
     threads: list[threading.Thread] = []
     compute = ScramMechanism.salted_password
@@ -116,13 +105,10 @@ def test_scram_proof_is_computed_on_a_thread(monkeypatch: pytest.MonkeyPatch) ->
         threads.append(threading.current_thread())
         return compute(mechanism, password, salt, iterations)
 
-    async def story(broker: Broker) -> None:
-        credential = ScramCredential.of_password(ScramMechanism.SHA_256, "secret", salt=b"salt", iterations=4096)
-        server = ScramServer(ScramMechanism.SHA_256, {"alice": credential}.get, nonce="server")
-        broker.mechanisms["SCRAM-SHA-256"] = Mechanism(lambda: server, SESSION_MS)
-        monkeypatch.setattr(ScramMechanism, "salted_password", recorded)
-        connection = await broker.connect({**SETTINGS, "sasl.mechanism": "SCRAM-SHA-256"})
-        assert len(threads) == 1 and threads[0] is not threading.current_thread()
-        connection.close()
-
-    run(story)
+    credential = ScramCredential.of_password(ScramMechanism.SHA_256, "secret", salt=b"salt", iterations=4096)
+    server = ScramServer(ScramMechanism.SHA_256, {"alice": credential}.get, nonce="server")
+    broker.mechanisms["SCRAM-SHA-256"] = Mechanism(lambda: server, SESSION_MS)
+    monkeypatch.setattr(ScramMechanism, "salted_password", recorded)
+    connection = await broker.connect({**SETTINGS, "sasl.mechanism": "SCRAM-SHA-256"})
+    assert len(threads) == 1 and threads[0] is not threading.current_thread()
+    connection.close()

@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from barnabas.broker.server.call import Call
 from barnabas.broker.server.connection import FRAME_BUFFER_START_BYTES, SHARED_BUFFER_BYTES
 from barnabas.broker.server.connection_quotas import ConnectionLimits
 from barnabas.broker.server.ranges import Part, read_small
+from barnabas.broker.server.writer import SocketWriter
 from barnabas.broker.zookeeper_client.zk_errors import SessionExpired
 from barnabas.wire import frame
 from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
@@ -76,6 +78,34 @@ async def test_many_requests_in_one_segment_are_answered_in_order() -> None:
         for number in range(500):
             client.send(heartbeat(), 3, number)
         assert [await client.correlation_id() for _ in range(500)] == list(range(500))
+        await client.close()
+
+
+async def test_answers_to_requests_of_one_segment_leave_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = SocketWriter.write
+
+    def counted(self: SocketWriter, parts: Sequence[Part]) -> bool:
+        written.append(len(parts))
+        return write(self, parts)
+
+    monkeypatch.setattr(SocketWriter, "write", counted)
+    async with Harness() as server:
+        client = await server.client()
+        requests = [frame.encode_request(heartbeat(), 3, number, "test") for number in range(20)]
+        client.writer.write(b"".join(requests))
+        assert [await client.correlation_id() for _ in range(20)] == list(range(20))
+        assert sum(written) == 20 and len(written) <= 3
+        await client.close()
+
+
+async def test_answers_before_a_request_that_ends_the_connection_are_sent() -> None:
+    async with Harness() as server:
+        client = await server.client()
+        requests = [frame.encode_request(heartbeat(), 3, number, "test") for number in range(3)]
+        client.writer.write(b"".join(requests) + b"\0\0\0\x0a" + b"\x7f" * 10)
+        assert [await client.correlation_id() for _ in range(3)] == [0, 1, 2]
+        assert await client.is_closed()
         await client.close()
 
 
@@ -312,7 +342,7 @@ async def test_bug_before_there_is_a_handler_closes_its_connection_only(monkeypa
         failures: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
         with monkeypatch.context() as patch:
-            patch.setattr("barnabas.broker.server.pipeline.parse_request_header", lambda frame: {}["no header"])
+            patch.setattr("barnabas.broker.server.pipeline.read_request_header", lambda *frame: {}["no header"])
             bad.send(heartbeat(), 3, 1)
             assert await bad.is_closed()
         assert (await good.heartbeat(2)).error_code == 0

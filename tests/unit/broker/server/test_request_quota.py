@@ -8,6 +8,7 @@ from barnabas.broker.security.quotas import ABSENT, ClientQuotas, Quota
 from barnabas.broker.server.request_quota import RequestQuota
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.heartbeat import HeartbeatResponse
+from tests.support.waiting import eventually
 from tests.unit.broker.server.harness import Harness, heartbeat
 
 pytestmark = pytest.mark.uvloop
@@ -70,8 +71,7 @@ async def test_time_that_is_waited_for_others_costs_nothing() -> None:
         client = await server.client()
         client.send(heartbeat(), 4, 1)
         await asyncio.sleep(0)
-        while clock.s < 100.1:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: clock.s >= 100.1)
         clock.s += 50.0
         gate.set()
         await client.receive()

@@ -1,7 +1,7 @@
 """Markers: grouped by leader, sent again until every partition has one, and never after the coordinator has moved."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from tests.manual_time import ManualClock, ManualTimers
+from tests.support.async_fixture import async_fixture
 from tests.unit.broker.transactions.txn_harness import A0, A1, B0
 
 PRODUCER = Identity(7, 3)
@@ -117,189 +118,150 @@ class World:
         assert self.bugs == []
 
 
-def run(scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            await scenario(World(tasks))
-
-    asyncio.run(main())
+@async_fixture
+async def world() -> AsyncIterator[World]:
+    async with asyncio.TaskGroup() as tasks:
+        yield World(tasks)
 
 
-def test_one_request_for_each_leader_then_the_completion() -> None:
-    async def scenario(world: World) -> None:
-        world.decide(A0, A1, B0)
-        await world.settled()
-        assert [broker for broker, _ in world.sent] == [1, 2]
-        [marker] = world.sent[0][1].markers
-        assert (marker.producer_id, marker.producer_epoch) == PRODUCER
-        assert marker.coordinator_epoch == 9
-        assert marker.transaction_result
-        assert marker.transaction_version == 2
-        assert [(topic.name, topic.partition_indexes) for topic in marker.topics] == [("a", [0, 1])]
-        assert world.completed == [(COORDINATOR, "t", PRODUCER)]
-
-    run(scenario)
+async def test_one_request_for_each_leader_then_the_completion(world: World) -> None:
+    world.decide(A0, A1, B0)
+    await world.settled()
+    assert [broker for broker, _ in world.sent] == [1, 2]
+    [marker] = world.sent[0][1].markers
+    assert (marker.producer_id, marker.producer_epoch) == PRODUCER
+    assert marker.coordinator_epoch == 9
+    assert marker.transaction_result
+    assert marker.transaction_version == 2
+    assert [(topic.name, topic.partition_indexes) for topic in marker.topics] == [("a", [0, 1])]
+    assert world.completed == [(COORDINATOR, "t", PRODUCER)]
 
 
-def test_transactions_that_are_decided_meanwhile_share_a_request() -> None:
-    async def scenario(world: World) -> None:
-        world.gate.clear()
-        for number in range(5):
-            world.decide(A0, transactional_id=f"t{number}")
-            await asyncio.sleep(0)
-        world.gate.set()
-        await world.settled()
-        assert [len(request.markers) for _, request in world.sent] == [1, 4]
-        assert len(world.completed) == 5
-
-    run(scenario)
-
-
-def test_a_transaction_without_partitions_is_complete_at_once() -> None:
-    async def scenario(world: World) -> None:
-        world.decide()
-        await world.settled()
-        assert world.sent == []
-        assert len(world.completed) == 1
-
-    run(scenario)
-
-
-def test_a_marker_follows_the_leader() -> None:
-    async def scenario(world: World) -> None:
-        world.errors[A0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        world.gate.clear()
-        world.decide(A0, A1)
+async def test_transactions_that_are_decided_meanwhile_share_a_request(world: World) -> None:
+    world.gate.clear()
+    for number in range(5):
+        world.decide(A0, transactional_id=f"t{number}")
         await asyncio.sleep(0)
-        world.leaders[A0] = 3
-        world.gate.set()
-        await world.settled()
-        assert [(broker, request.markers[0].topics[0].partition_indexes) for broker, request in world.sent] == [
-            (1, [0, 1]),
-            (3, [0]),
-        ]
-
-    run(scenario)
+    world.gate.set()
+    await world.settled()
+    assert [len(request.markers) for _, request in world.sent] == [1, 4]
+    assert len(world.completed) == 5
 
 
-def test_a_leader_that_does_not_answer_is_asked_again() -> None:
-    async def scenario(world: World) -> None:
-        world.lost = 3
-        world.decide(A0)
-        await world.settled()
-        assert len(world.sent) == 4
-        assert len(world.completed) == 1
-
-    run(scenario)
+async def test_a_transaction_without_partitions_is_complete_at_once(world: World) -> None:
+    world.decide()
+    await world.settled()
+    assert world.sent == []
+    assert len(world.completed) == 1
 
 
-def test_a_partition_without_a_leader_waits_for_one() -> None:
-    async def scenario(world: World) -> None:
-        world.leaders[A0] = -1
-        world.decide(A0)
-        await asyncio.sleep(0)
-        assert world.sent == []
-        world.leaders[A0] = 2
-        world.sender.metadata_changed()
-        await world.settled()
-        assert [broker for broker, _ in world.sent] == [2]
+async def test_a_marker_follows_the_leader(world: World) -> None:
+    world.errors[A0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    world.gate.clear()
+    world.decide(A0, A1)
+    await asyncio.sleep(0)
+    world.leaders[A0] = 3
+    world.gate.set()
+    await world.settled()
+    assert [(broker, request.markers[0].topics[0].partition_indexes) for broker, request in world.sent] == [
+        (1, [0, 1]),
+        (3, [0]),
+    ]
 
-    run(scenario)
+
+async def test_a_leader_that_does_not_answer_is_asked_again(world: World) -> None:
+    world.lost = 3
+    world.decide(A0)
+    await world.settled()
+    assert len(world.sent) == 4
+    assert len(world.completed) == 1
 
 
-def test_a_deleted_partition_needs_no_marker() -> None:
-    async def scenario(world: World) -> None:
-        world.errors[A0] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        world.gate.clear()
-        world.decide(A0, B0)
-        await asyncio.sleep(0)
-        del world.leaders[A0]
-        world.gate.set()
-        await world.settled()
-        assert len(world.completed) == 1
+async def test_a_partition_without_a_leader_waits_for_one(world: World) -> None:
+    world.leaders[A0] = -1
+    world.decide(A0)
+    await asyncio.sleep(0)
+    assert world.sent == []
+    world.leaders[A0] = 2
+    world.sender.metadata_changed()
+    await world.settled()
+    assert [broker for broker, _ in world.sent] == [2]
 
-    run(scenario)
+
+async def test_a_deleted_partition_needs_no_marker(world: World) -> None:
+    world.errors[A0] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    world.gate.clear()
+    world.decide(A0, B0)
+    await asyncio.sleep(0)
+    del world.leaders[A0]
+    world.gate.set()
+    await world.settled()
+    assert len(world.completed) == 1
 
 
 @pytest.mark.parametrize("zookeeper_is_away", [False, True])
-def test_a_partition_that_this_broker_does_not_know_yet_gets_its_marker(zookeeper_is_away: bool) -> None:
+async def test_a_partition_that_this_broker_does_not_know_yet_gets_its_marker(
+    world: World, zookeeper_is_away: bool
+) -> None:
     """Its readers would wait forever without the marker. A broker that has just started learns of its own partitions first."""
 
-    async def scenario(world: World) -> None:
-        leader = world.leaders.pop(B0)
-        world.unheard_of.add(B0)
-        world.zookeeper_is_away = zookeeper_is_away
-        world.decide(A0, B0)
-        await world.all_sent()
-        assert world.completed == []
-        world.leaders[B0] = leader
-        world.sender.metadata_changed()
-        await world.settled()
-        assert {TopicPartition(topic.name, number) for _, request in world.sent for marker in request.markers
-                for topic in marker.topics for number in topic.partition_indexes} == {A0, B0}  # fmt: skip
-        assert len(world.completed) == 1
-
-    run(scenario)
+    leader = world.leaders.pop(B0)
+    world.unheard_of.add(B0)
+    world.zookeeper_is_away = zookeeper_is_away
+    world.decide(A0, B0)
+    await world.all_sent()
+    assert world.completed == []
+    world.leaders[B0] = leader
+    world.sender.metadata_changed()
+    await world.settled()
+    assert {TopicPartition(topic.name, number) for _, request in world.sent for marker in request.markers
+            for topic in marker.topics for number in topic.partition_indexes} == {A0, B0}  # fmt: skip
+    assert len(world.completed) == 1
 
 
-def test_a_coordinator_that_was_replaced_sends_nothing_more_and_completes_nothing() -> None:
-    async def scenario(world: World) -> None:
-        world.gate.clear()
-        world.decide(A0)
-        await asyncio.sleep(0)
-        world.decide(A1, transactional_id="u")
-        world.epochs.clear()
-        world.sender.forget(COORDINATOR)
-        world.gate.set()
-        await world.all_sent()
-        world.timers.advance_ms(60_000)
-        await world.all_sent()
-        assert len(world.sent) == 1
-        assert world.completed == []
-
-    run(scenario)
+async def test_a_coordinator_that_was_replaced_sends_nothing_more_and_completes_nothing(world: World) -> None:
+    world.gate.clear()
+    world.decide(A0)
+    await asyncio.sleep(0)
+    world.decide(A1, transactional_id="u")
+    world.epochs.clear()
+    world.sender.forget(COORDINATOR)
+    world.gate.set()
+    await world.all_sent()
+    world.timers.advance_ms(60_000)
+    await world.all_sent()
+    assert len(world.sent) == 1
+    assert world.completed == []
 
 
-def test_markers_refused_because_of_a_newer_coordinator_are_dropped() -> None:
-    async def scenario(world: World) -> None:
-        world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
-        world.decide(A0)
-        await world.settled()
-        assert world.completed == [], "this coordinator is the zombie"
-
-    run(scenario)
+async def test_markers_refused_because_of_a_newer_coordinator_are_dropped(world: World) -> None:
+    world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+    world.decide(A0)
+    await world.settled()
+    assert world.completed == [], "this coordinator is the zombie"
 
 
-def test_a_marker_of_an_earlier_epoch_of_ours_is_sent_again_with_the_new_one() -> None:
-    async def scenario(world: World) -> None:
-        world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
-        world.gate.clear()
-        world.decide(A0)
-        await asyncio.sleep(0)
-        world.epochs[COORDINATOR] = 10
-        world.gate.set()
-        await world.settled()
-        assert [request.markers[0].coordinator_epoch for _, request in world.sent] == [9, 10]
-        assert len(world.completed) == 1
-
-    run(scenario)
+async def test_a_marker_of_an_earlier_epoch_of_ours_is_sent_again_with_the_new_one(world: World) -> None:
+    world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+    world.gate.clear()
+    world.decide(A0)
+    await asyncio.sleep(0)
+    world.epochs[COORDINATOR] = 10
+    world.gate.set()
+    await world.settled()
+    assert [request.markers[0].coordinator_epoch for _, request in world.sent] == [9, 10]
+    assert len(world.completed) == 1
 
 
-def test_a_completion_that_cannot_be_written_is_tried_again() -> None:
-    async def scenario(world: World) -> None:
-        world.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
-        world.decide(A0)
-        await world.settled()
-        assert len(world.completed) == 1
-
-    run(scenario)
+async def test_a_completion_that_cannot_be_written_is_tried_again(world: World) -> None:
+    world.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    world.decide(A0)
+    await world.settled()
+    assert len(world.completed) == 1
 
 
-def test_a_completion_is_left_to_the_next_coordinator() -> None:
-    async def scenario(world: World) -> None:
-        world.refusals = [ErrorCode.NOT_COORDINATOR]
-        world.decide(A0)
-        await world.settled()
-        assert world.completed == []
-
-    run(scenario)
+async def test_a_completion_is_left_to_the_next_coordinator(world: World) -> None:
+    world.refusals = [ErrorCode.NOT_COORDINATOR]
+    world.decide(A0)
+    await world.settled()
+    assert world.completed == []

@@ -89,22 +89,11 @@ async def session(ensemble: Ensemble, chroot: str = "", **settings: object) -> A
         await opened.stop()
 
 
-class States:
-    """Waits for states of a session."""
-
-    def __init__(self, opened: ZooKeeperSession) -> None:
-        self.seen: list[SessionState] = []
-        self._wake = asyncio.Event()
-        opened.on_state(self._note)
-
-    def _note(self, state: SessionState) -> None:
-        self.seen.append(state)
-        self._wake.set()
-
-    async def until(self, state: SessionState) -> None:
-        while state not in self.seen:
-            self._wake.clear()
-            await self._wake.wait()
+def states_of(opened: ZooKeeperSession) -> list[SessionState]:
+    """Return a list that gets the states of the session, as they change."""
+    seen: list[SessionState] = []
+    opened.on_state(seen.append)
+    return seen
 
 
 class ReadsBehind:

@@ -4,7 +4,7 @@ import pytest
 
 from barnabas.services.registry.formats import Reference
 from barnabas.services.registry.formats.limits import REFERENCES_MAX
-from barnabas.services.registry.references import DEPTH_MAX, BadReferences, imports
+from barnabas.services.registry.references import LEVELS_MAX, BadReferences, imports
 
 Graph = dict[str, list[str]]
 
@@ -50,7 +50,7 @@ def test_a_circle_under_other_names_is_refused() -> None:
 
 def test_depth_is_bounded() -> None:
     with pytest.raises(BadReferences, match="levels"):
-        walked({"top": ["0"]} | {str(level): [str(level + 1)] for level in range(DEPTH_MAX + 1)})
+        walked({"top": ["0"]} | {str(level): [str(level + 1)] for level in range(LEVELS_MAX + 1)})
 
 
 def test_number_is_bounded() -> None:

@@ -347,7 +347,7 @@ def test_file_that_is_no_key_set_is_refused_at_once(tmp_path: Path) -> None:
             sets.of(KeySetSettings(url, 1, 1, 1))
 
 
-def test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop() -> None:
+async def test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop() -> None:
     """A slow provider of opaque tokens must not block a whole broker whose links log in with them."""
     fetched_by: list[threading.Thread] = []
 
@@ -366,11 +366,7 @@ def test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_l
 
     source = TokenSource(fetch, {})
     security = ClientSecurity(mechanism="OAUTHBEARER", begin=source.exchange, tokens=source)
-
-    async def log_in_twice() -> None:
-        for _ in range(2):
-            await authenticate(cast(Connection, Broker()), security, timeout_ms=1_000)
-
-    asyncio.run(log_in_twice())
+    for _ in range(2):
+        await authenticate(cast(Connection, Broker()), security, timeout_ms=1_000)
     assert len(fetched_by) == 2
     assert threading.main_thread() not in fetched_by

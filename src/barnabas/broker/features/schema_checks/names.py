@@ -17,7 +17,7 @@ PROTOBUF: Final = "PROTOBUF"
 #: Fields of Protobuf's own descriptors.
 _FILE_PACKAGE, _FILE_MESSAGES = 2, 4
 _MESSAGE_NAME, _MESSAGE_NESTED = 1, 3
-_DEPTH_MAX: Final = 32
+_MESSAGE_LEVELS_MAX: Final = 32
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -49,7 +49,7 @@ def message_names(file_descriptor: bytes) -> set[str]:
             package = _text(value)
         elif number == _FILE_MESSAGES:
             messages.append(value)
-    return {name for message in messages for name in _message_names(message, package, _DEPTH_MAX)}
+    return {name for message in messages for name in _message_names(message, package, _MESSAGE_LEVELS_MAX)}
 
 
 def _message_names(message: bytes, scope: str, depth: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from barnabas.base.errors import BarnabasError, Refused
 from barnabas.base.host.disk import Disk
 from barnabas.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.broker.features.tiered import layout, lineage
+from barnabas.broker.features.tiered.blocks import Blocks
 from barnabas.broker.features.tiered.health import StoreHealth
 from barnabas.broker.features.tiered.leadership import Leadership
 from barnabas.broker.features.tiered.metadata_cache import RemoteLogMetadataCache
@@ -208,7 +209,7 @@ class Copier:
             try:
                 async with self._slots:
                     counters.copy_requests.add()
-                    indexes = await self._on_thread(partial(_read_indexes, self._disk, candidate))
+                    indexes = await self._on_thread(partial(_read_indexes, self._disk, candidate, segment))
                     await self._store.put(layout.indexes_key(segment), indexes)
                     await self._store.put(layout.log_key(segment), FilePart(candidate.log_path, candidate.size_bytes))
             except (StoreFault, OSError) as error:
@@ -240,8 +241,8 @@ def _is_there(view: RemoteLogMetadataCache, of: Log, candidate: CopyCandidate) -
     return lineage.covered_end(view, of.epochs, candidate.epochs[0].start_offset, end) == end
 
 
-def _read_indexes(disk: Disk, candidate: CopyCandidate) -> bytes:
-    """Runs on a thread."""
+def _read_indexes(disk: Disk, candidate: CopyCandidate, segment: RemoteSegment) -> bytes:
+    """Runs on a thread, and reads all records for their checksums."""
     parts = {
         layout.Part.OFFSET_INDEX: disk.read_file(candidate.offset_index_path),
         layout.Part.TIME_INDEX: disk.read_file(candidate.time_index_path),
@@ -252,4 +253,13 @@ def _read_indexes(disk: Disk, candidate: CopyCandidate) -> bytes:
         parts[layout.Part.PRODUCER_SNAPSHOT] = disk.read_file(candidate.snapshot_path)
     parts[layout.Part.LEADER_EPOCHS] = encode_epochs(candidate.epochs_until_end)
     parts[layout.Part.BOUNDS] = layout.Bounds(candidate.end_offset, candidate.max_timestamp).encode()
+    parts[layout.Part.BLOCKS] = _blocks(disk, candidate, segment).encode()
     return layout.pack_indexes(parts)
+
+
+def _blocks(disk: Disk, candidate: CopyCandidate, segment: RemoteSegment) -> Blocks:
+    fd = disk.open(candidate.log_path, read_only=True)
+    try:
+        return Blocks.of(partial(disk.pread, fd), candidate.size_bytes, segment.id.uuid)
+    finally:
+        disk.close(fd)

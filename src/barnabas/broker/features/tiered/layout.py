@@ -9,6 +9,7 @@ Ids are written as Kafka writes them: URL-safe base64. The second object is smal
 
     "BTIX", version (int16), number of parts (int16), then for each part its kind (int16), CRC32C, start and length (int32),
     then the CRC32C of all this; then the parts. Starts count from the beginning of the object; all numbers are big-endian.
+`tiered.blocks` has the format of the part with the checksums of the first object.
 """
 
 import re
@@ -21,6 +22,7 @@ import crc32c
 
 from barnabas.base.errors import Malformed
 from barnabas.base.ids import Offset, TopicId, format_uuid, parse_uuid
+from barnabas.broker.features.tiered.blocks import Blocks
 from barnabas.broker.features.tiered.segment_metadata import RemoteSegment, RemoteSegmentId, TierPartition
 
 LOG: Final = ".log"
@@ -50,6 +52,8 @@ class Part(IntEnum):
     LEADER_EPOCHS = 5
     #: The segment's `Bounds` from the metadata topic, for readers that have access to the store only.
     BOUNDS = 6
+    #: The `Blocks` of the records. Objects that were copied before 0.2.0 do not have it.
+    BLOCKS = 7
 
 
 class Bounds(NamedTuple):
@@ -154,7 +158,7 @@ def unpack_indexes(data: bytes) -> dict[Part, bytes]:
 
 
 def unpack_indexes_of(segment: RemoteSegment, data: bytes) -> dict[Part, bytes]:
-    """:raises Malformed: also if the object's bounds are those of a segment with another end."""
+    """:raises Malformed: also if the object says that it belongs to another segment."""
     parts = unpack_indexes(data)
     if Part.BOUNDS in parts:
         end = Bounds.decode(parts[Part.BOUNDS]).end_offset
@@ -163,4 +167,23 @@ def unpack_indexes_of(segment: RemoteSegment, data: bytes) -> dict[Part, bytes]:
                 f"{indexes_key(segment)} has the indexes of a segment that ends at offset {end}, but the metadata says that "
                 f"this one ends at {segment.end_offset}"
             )
+    blocks_of(log_key(segment), parts, segment.size_bytes)
     return parts
+
+
+def blocks_of(log_key: str, parts: Mapping[Part, bytes], size_bytes: int | None = None) -> Blocks | None:
+    """Return the checksums of a first object; None if it was copied without.
+
+    :raises Malformed: if they are those of another object, or do not fit the object's size, if that is known.
+    """
+    blocks = Blocks.decode(parts[Part.BLOCKS]) if Part.BLOCKS in parts else None
+    if blocks is None:
+        return None
+    name = parse_key(log_key)
+    if name is None or blocks.segment_uuid != name.id.uuid:
+        raise Malformed(f"{indexes_of(log_key)} has the indexes of segment {format_uuid(blocks.segment_uuid)}")
+    if size_bytes is not None and blocks.size_bytes != size_bytes:
+        raise Malformed(
+            f"{indexes_of(log_key)} has the indexes of {blocks.size_bytes} bytes of records, but there are {size_bytes}"
+        )
+    return blocks

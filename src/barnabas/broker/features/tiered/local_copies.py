@@ -2,7 +2,8 @@
 
 A copy looks like a segment of a log with holes: the files have the names and positions of the originals, so that the code that
 reads logs reads copies, too. Chunks are fetched on demand, several at once, each only once for all readers. Copies do not
-outlive the broker: it empties the directory at its start.
+outlive the broker: it empties the directory at its start. Each chunk is checked by the segment's checksums before it is kept,
+so that every reader sees the bytes that were copied.
 
 Owner: the event loop. Threads write the files. Any error raises `StoreFault`: the caller retries later.
 """
@@ -11,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from barnabas.base.host.disk import Disk, write_fully
 from barnabas.base.ids import format_uuid
 from barnabas.base.recent import Recent
 from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.blocks import Blocks
 from barnabas.broker.features.tiered.segment_metadata import RemoteSegment
 from barnabas.broker.features.tiered.store import Store, StoreFault
 from barnabas.broker.runtime.tasks import Spawn
@@ -49,6 +52,7 @@ class LocalCopy:
     __slots__ = (
         "_remove",
         "_users",
+        "blocks",
         "fetching",
         "index_bytes",
         "is_dropped",
@@ -59,11 +63,18 @@ class LocalCopy:
     )
 
     def __init__(
-        self, source: RemoteSegment, segment: SegmentCopy, index_bytes: int, remove: Callable[["LocalCopy"], None]
+        self,
+        source: RemoteSegment,
+        segment: SegmentCopy,
+        index_bytes: int,
+        blocks: Blocks | None,
+        remove: Callable[["LocalCopy"], None],
     ) -> None:
         self.source = source
         self.segment = segment
         self.index_bytes = index_bytes
+        #: Checksums of the records. None: the segment was copied without.
+        self.blocks = blocks
         #: Numbers of the chunks in the file, and (below) of those being fetched.
         self.present: set[int] = set()
         self.fetching: dict[int, asyncio.Future[None]] = {}
@@ -194,7 +205,7 @@ class LocalCopies:
             max_index_bytes=0,
         )
 
-        def work() -> None:
+        def work() -> Blocks | None:
             parts = layout.unpack_indexes_of(source, data)
             self._disk.makedirs(folder)
             names = (None, layout.Part.OFFSET_INDEX, layout.Part.TIME_INDEX, layout.Part.TXN_INDEX)
@@ -206,12 +217,13 @@ class LocalCopies:
             # Set after the indexes: they cannot be compared with the records, which are missing.
             segment.size_bytes = source.size_bytes
             _ = segment.file  # opens the file once, here: readers run on threads
+            return layout.blocks_of(layout.log_key(source), parts, source.size_bytes)
 
         try:
-            await self._on_thread(work)
+            blocks = await self._on_thread(work)
         except (Malformed, OSError) as error:
             raise StoreFault(f"the indexes of {source.id} are damaged: {error}") from error
-        copy = LocalCopy(source, segment, len(data), self._remove)
+        copy = LocalCopy(source, segment, len(data), blocks, self._remove)
         self._copies.put(source.id.uuid, copy)
         self.indexes_bytes += copy.index_bytes
         self._make_room(but_for=copy)
@@ -254,23 +266,35 @@ class LocalCopies:
     async def _fetch(self, copy: LocalCopy, number: int) -> None:
         start = number * self.chunk_bytes
         size = self._chunk_size(copy, number)
+        first, end = (start, start + size) if copy.blocks is None else copy.blocks.around(start, start + size)
         try:
             if copy.is_removed:
                 return  # the copy was dropped before its chunk arrived
             with copy:
-                await self._wait_for_quota(size)
+                await self._wait_for_quota(end - first)
                 async with self._gets:
-                    data = await self._store.get_range(layout.log_key(copy.source), start, start + size)
-                self.fetched_bytes += size
-                await self._on_thread(lambda: write_fully(self._disk, copy.segment.file.fd, data, start))
+                    data = await self._store.get_range(layout.log_key(copy.source), first, end)
+                self.fetched_bytes += end - first
+                await self._on_thread(partial(self._keep, copy, data, first, start, size))
                 if not copy.is_dropped:
                     copy.present.add(number)
                     self.chunks_bytes += size
         except OSError as error:
             raise StoreFault(f"{self.directory}: cannot store what was read of {copy.source.id}: {error}") from error
+        except Malformed as error:
+            # The checksums may be wrong as well: the next reader fetches both objects again.
+            self.forget(copy)
+            key = layout.log_key(copy.source)
+            raise StoreFault(f"the store returned damaged data of {copy.source.id}: {key}: {error}") from error
         finally:
             copy.fetching.pop(number, None)
         self._make_room()
+
+    def _keep(self, copy: LocalCopy, data: memoryview, first: int, start: int, size: int) -> None:
+        """Check `data`, which begins at `first`, and write `size` bytes of it from `start` on. Runs on a thread."""
+        if copy.blocks is not None:
+            copy.blocks.check(data, first)
+        write_fully(self._disk, copy.segment.file.fd, data[start - first : start - first + size], start)
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class TracingPlugin(Plugin):
         cluster_id, broker_id = host.context.cluster_id, host.context.broker_id
         endpoint = config.barnabas_otel_endpoint
         assert endpoint is not None
+        self._on_thread = host.on_thread
         self._processor, self._resource = _exporting(endpoint, cluster_id=cluster_id, broker_id=broker_id)
         self.tracing = Tracing(
             cluster_id=cluster_id,
@@ -44,7 +45,7 @@ class TracingPlugin(Plugin):
         )
         host.pipeline.traces = (*host.pipeline.traces, self.tracing.sent)
         # The event loop's own time only advances between iterations: too coarse for spans.
-        host.pipeline.now_s = clock.monotonic_s
+        host.pipeline.exact_s = clock.monotonic_s
         host.produce.append = traced(host.produce.append, self.tracing)
         host.replication.wrap_leader = lambda leader, endpoint: TracedLeader(endpoint, leader, self.tracing)
         log.info("[tracing] spans of %g of all requests go to %s", config.barnabas_otel_sample_ratio, endpoint)
@@ -70,9 +71,9 @@ class TracingPlugin(Plugin):
             )
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Send the remaining spans."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        await self._on_thread(self._processor.shutdown)
 
 
 def _exporting(endpoint: str, *, cluster_id: str, broker_id: int) -> "tuple[BatchSpanProcessor, Resource]":

@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from barnabas.base.json_reader import DEPTH_MAX
 from barnabas.services.registry.formats import json_text
 from barnabas.services.registry.formats.avro_types import ABSENT, Absent, Field, Type
 from barnabas.services.registry.formats.json_text import Json
-from barnabas.services.registry.formats.limits import DEPTH_MAX, SchemaError
+from barnabas.services.registry.formats.limits import SchemaError
 
 #: The logical types that Java's Avro knows, and their base types. Other logical types are ordinary properties.
 _LOGICAL = {

@@ -13,8 +13,6 @@ CHARS_MAX = 1 << 20
 #: Characters including all references.
 CHARS_WITH_REFERENCES_MAX = 8 << 20
 REFERENCES_MAX = 1000
-#: Nesting of brackets in a JSON text, and of blocks in a .proto text.
-DEPTH_MAX = 200
 #: Steps of one comparison of two schemas: about two seconds. A pair of parts takes a few.
 STEPS_MAX = 500_000
 PAIR_STEPS = 5

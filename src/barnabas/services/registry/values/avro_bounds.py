@@ -6,7 +6,7 @@ believes a block's count, so that ten bytes hold four billion items that take no
 Most schemas allow none of this, and `AvroBounds` proves it once for each schema. Give every type an excess: the values that
 it has beyond `VALUES_PER_BYTE` for each of its bytes. A null has 1, a number 1 - 4, a record 1 and the sum of its fields, a
 union the largest of its branches and -4 for its index. An array has 1 - 4 if its items have an excess of at most 0, else no
-bound. If no type contains itself, the types are at most `DEPTH_MAX` deep, and the root's excess is at most `VALUES_FREE`,
+bound. If no type contains itself, the types are at most `VALUE_DEPTH_MAX` deep, and the root's excess is at most `VALUES_FREE`,
 then by induction no bytes of this schema go beyond the bounds, and nothing is walked. All other schemas have each of their
 values walked, without recursion.
 
@@ -21,8 +21,8 @@ from typing import Any, Final
 from barnabas.services.registry.values.bounds import (
     BRANCHES_MAX,
     DECIMAL_BYTES_MAX,
-    DEPTH_MAX,
     TYPES_MAX,
+    VALUE_DEPTH_MAX,
     VALUES_FREE,
     VALUES_MAX,
     VALUES_PER_BYTE,
@@ -63,7 +63,7 @@ class AvroBounds:
         self._has_decimals = builder.has_decimals
         self._skips_safely = builder.skips_safely
         root = self._root
-        self._is_proven = not self.recursive and root.depth <= DEPTH_MAX and root.excess <= VALUES_FREE
+        self._is_proven = not self.recursive and root.depth <= VALUE_DEPTH_MAX and root.excess <= VALUES_FREE
 
     @property
     def is_proven(self) -> bool:
@@ -238,8 +238,8 @@ def _walk(root: _Type, data: bytes, values_max: int) -> None:
             stack.append(task.children[branch])
         else:
             depth += 1
-            if depth > DEPTH_MAX:
-                raise Unreadable(f"nested more than {DEPTH_MAX} deep, which is the limit")
+            if depth > VALUE_DEPTH_MAX:
+                raise Unreadable(f"nested more than {VALUE_DEPTH_MAX} deep, which is the limit")
             stack.append(None)
             stack += reversed(task.children) if kind == _RECORD else (_Block(task),)
         if pos > size:

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-#: Records, arrays and maps within each other. fastavro recurses in C once for each, without a limit of its own.
-DEPTH_MAX: Final = 200
+#: fastavro recurses in C for each record, array and map within another one, without a limit of its own.
+VALUE_DEPTH_MAX: Final = 200
 #: Values that one byte may stand for. Every scalar but null takes a byte; records around it take none.
 VALUES_PER_BYTE: Final = 4
 #: Values beyond those: nulls, empty records, fixed of size 0.

@@ -1,6 +1,5 @@
 """An implausible answer of a source is neither appended nor recorded; only its partition waits."""
 
-import asyncio
 from pathlib import Path
 
 from barnabas.base.errors import ErrorCode
@@ -12,30 +11,27 @@ from tests.unit.broker.features.link.test_source_recreated import FOUND, source_
 OTHER = TopicPartition("other", 0)
 
 
-def test_what_cannot_be_is_taken_out_of_the_answer_and_said(tmp_path: Path) -> None:
-    async def story() -> None:
-        folders = [tmp_path / "one", tmp_path / "other"]
-        for folder in folders:
-            folder.mkdir()
-        source, (mirror, other) = source_of(FOUND), map(Mirror, folders)
-        source.replicas = {TP: mirror.replica, OTHER: other.replica}
-        other.receive(batch(0, 2))
-        far, good = batch(1 << 40, 2), batch(1, 2)
+async def test_what_cannot_be_is_taken_out_of_the_answer_and_said(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    source, (mirror, other) = source_of(FOUND), map(Mirror, folders)
+    source.replicas = {TP: mirror.replica, OTHER: other.replica}
+    other.receive(batch(0, 2))
+    far, good = batch(1 << 40, 2), batch(1, 2)
 
-        async def answered() -> list[tuple[int, object]]:
-            answer = [FetchedPartition(TP, 0, 5, 0, None, far), FetchedPartition(OTHER, 0, 5, 0, None, good)]
-            await source.fetched(answer)
-            return [(each.error_code, each.records) for each in answer]
+    async def answered() -> list[tuple[int, object]]:
+        answer = [FetchedPartition(TP, 0, 5, 0, None, far), FetchedPartition(OTHER, 0, 5, 0, None, good)]
+        await source.fetched(answer)
+        return [(each.error_code, each.records) for each in answer]
 
-        for _ in range(2):  # its high watermark may have risen while it read: the fetch is repeated
-            assert await answered() == [(ErrorCode.NONE, None), (ErrorCode.NONE, good)]
-        assert source.errors == 0
-        assert await answered() == [(ErrorCode.CORRUPT_MESSAGE, None), (ErrorCode.NONE, good)]
-        assert source.errors == 1
-        assert mirror.replica.error == f"the source sent records up to {(1 << 40) + 1}, above its high watermark 5"
-        assert other.replica.error is None
-        assert mirror.replica.objection(batch(0, 2), 5) is None
-        assert mirror.replica.implausible_answers == 0
-        await source.client.close()
-
-    asyncio.run(story())
+    for _ in range(2):  # its high watermark may have risen while it read: the fetch is repeated
+        assert await answered() == [(ErrorCode.NONE, None), (ErrorCode.NONE, good)]
+    assert source.errors == 0
+    assert await answered() == [(ErrorCode.CORRUPT_MESSAGE, None), (ErrorCode.NONE, good)]
+    assert source.errors == 1
+    assert mirror.replica.error == f"the source sent records up to {(1 << 40) + 1}, above its high watermark 5"
+    assert other.replica.error is None
+    assert mirror.replica.objection(batch(0, 2), 5) is None
+    assert mirror.replica.implausible_answers == 0
+    await source.client.close()

@@ -217,34 +217,27 @@ async def test_next_address_is_asked_where_one_does_not_answer(registry: FakeReg
     assert await World(f"http://127.0.0.1:1,{registry.url}/").ids().is_registered(VALUES, prefix(7))
 
 
-def test_broker_signs_in(registry: FakeRegistry) -> None:
-    async def main() -> None:
-        by_password = {"barnabas.schema.registry.basic.auth.user.info": "ann:secret"}
-        await World(registry.url, **by_password).ids().is_registered(VALUES, prefix(7))
-        by_token = {"barnabas.schema.registry.bearer.auth.token": "token"}
-        await World(registry.url, **by_token).ids().is_registered(VALUES, prefix(7))
-
-    run(main())
+async def test_broker_signs_in(registry: FakeRegistry) -> None:
+    by_password = {"barnabas.schema.registry.basic.auth.user.info": "ann:secret"}
+    await World(registry.url, **by_password).ids().is_registered(VALUES, prefix(7))
+    by_token = {"barnabas.schema.registry.bearer.auth.token": "token"}
+    await World(registry.url, **by_token).ids().is_registered(VALUES, prefix(7))
     sent = [seen["Authorization"] for seen in registry.headers_seen if "Authorization" in seen]
     assert set(sent) == {f"Basic {base64.b64encode(b'ann:secret').decode()}", "Bearer token"}
 
 
-def test_answers_are_bounded(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_are_bounded(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_ids, "KNOWN_MAX", 5)
     monkeypatch.setattr(schema_ids, "UNKNOWN_MAX", 5)
     for number in range(100):
         registry.answers[f"/schemas/ids/{number}/subjects"] = ["orders-value"] if number % 2 else []
-
-    async def main() -> None:
-        ids = World(registry.url).ids()
-        known = ids.known(VALUES)
-        for number in range(40):
-            assert await ids.is_registered(VALUES, prefix(number)) == bool(number % 2)
-            assert len(known) <= 5
-            assert len(ids._unknown) <= 5
-        assert prefix(39) in known
-
-    run(main())
+    ids = World(registry.url).ids()
+    known = ids.known(VALUES)
+    for number in range(40):
+        assert await ids.is_registered(VALUES, prefix(number)) == bool(number % 2)
+        assert len(known) <= 5
+        assert len(ids._unknown) <= 5
+    assert prefix(39) in known
 
 
 # -- names ------------------------------------------------------------------------------------------------------------------

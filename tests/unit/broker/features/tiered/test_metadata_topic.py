@@ -23,6 +23,7 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.records import BatchBuilder
 from tests.manual_time import ManualClock
+from tests.support.waiting import eventually
 from tests.unit.broker.features.tiered.segments import segment, update
 
 FIRST, SECOND = segment(1, 0, 9), segment(2, 10, 19)
@@ -66,8 +67,7 @@ class Leader:
             end = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=self.high_watermark)
             return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(partitions=[end])])
         assert isinstance(request, FetchRequest)
-        while not self.fetches:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: self.fetches)
         self.polls += 1
         data = PartitionData(partition_index=0, high_watermark=self.high_watermark)
         at = request.topics[0].partitions[0].fetch_offset
@@ -118,14 +118,12 @@ class Reading:
         self.metadata.stop()
         await asyncio.gather(*self.tasks)
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(50):
-            while not condition():
-                assert not any(task.done() for task in self.tasks), "a reader that ends, ends the broker"
-                await asyncio.sleep(0.001)
+    async def reaches(self, condition: Callable[[], object]) -> None:
+        await eventually(lambda: condition() or any(task.done() for task in self.tasks))
+        assert not any(task.done() for task in self.tasks), "a reader that ends, ends the broker"
 
     async def reads_all(self) -> list[SegmentState]:
-        await self.until(lambda: self.metadata.view(FIRST.id.of) is not None)
+        await self.reaches(lambda: self.metadata.view(FIRST.id.of) is not None)
         view = self.metadata.view(FIRST.id.of)
         assert view is not None
         return [each.state for each in view.all()]
@@ -170,7 +168,7 @@ async def test_end_reported_by_a_new_leader_is_not_final_until_it_knows_the_high
     leader = Leader(written(*EVENTS))
     leader.is_new, leader.high_watermark = True, 2
     async with Reading(leader) as reading:
-        await reading.until(lambda: leader.polls >= 2)
+        await reading.reaches(lambda: leader.polls >= 2)
         assert reading.metadata.view(FIRST.id.of) is None
         leader.is_new, leader.high_watermark = False, 4
         assert await reading.reads_all() == [FINISHED, FINISHED]
@@ -204,7 +202,7 @@ async def test_bytes_that_are_not_what_was_written_are_read_again_and_pass_nothi
     damaged[-1] ^= 1
     leader = Leader([batches[0], bytes(damaged), *batches[2:]])
     async with Reading(leader) as reading:
-        await reading.until(lambda: leader.polls >= 3)
+        await reading.reaches(lambda: leader.polls >= 3)
         assert reading.metadata.view(FIRST.id.of) is None
         assert reading.metadata._partitions[0].position == 1
         leader.batches = batches
@@ -217,7 +215,7 @@ async def test_caught_up_broker_has_a_view() -> None:
     leader.is_new = True
     async with Reading(leader) as reading:
         partition = reading.metadata._partitions[0]
-        await reading.until(lambda: partition.position == 4)
+        await reading.reaches(lambda: partition.position == 4)
         assert not partition.caught_up, "the end of the partition is unknown"
         leader.is_new, leader.fetches = False, False
         with pytest.raises(MetadataUnavailable, match="is being read again"):
@@ -231,7 +229,7 @@ async def test_a_log_that_ends_before_its_former_end_is_asked_for_its_end_again(
     leader = Leader(written(*EVENTS))
     leader.fetches = False
     async with Reading(leader) as reading:
-        await reading.until(lambda: leader.ends_answered)
+        await reading.reaches(lambda: leader.ends_answered)
         leader.batches, leader.high_watermark = leader.batches[:2], 2
         leader.fetches = True
         assert await reading.reads_all() == [FINISHED]

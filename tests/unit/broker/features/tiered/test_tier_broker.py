@@ -40,7 +40,11 @@ async def test_rolled_segments_go_up_and_then_go_locally(tmp_path: Path) -> None
         assert tier.log.local_log_start_offset == tier.log.active_segment.base_offset > 0
         for each in tier.finished:
             assert len(store.objects[layout.log_key(each)]) == each.size_bytes
-            assert layout.Part.LEADER_EPOCHS in layout.unpack_indexes(store.objects[layout.indexes_key(each)])
+            parts = layout.unpack_indexes(store.objects[layout.indexes_key(each)])
+            assert layout.Part.LEADER_EPOCHS in parts
+            blocks = layout.blocks_of(layout.log_key(each), parts, each.size_bytes)
+            assert blocks is not None
+            blocks.check(store.objects[layout.log_key(each)], 0)
         text = render(tier.broker.registry).decode()
         assert f'kafka_server_topic_remote_copy_bytes_total{{topic="orders"}} {tier.view.size_bytes}' in text
         assert 'kafka_server_topic_remote_copy_lag_segments{partition="0",topic="orders"} 0' in text

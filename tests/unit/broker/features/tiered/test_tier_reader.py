@@ -17,7 +17,7 @@ from barnabas.broker.features.tiered.store import StoreFault
 from barnabas.broker.storage.log_types import Origin
 from barnabas.wire.record_batch import check_crc, iter_batches
 from barnabas.wire.records import BatchBuilder, end_txn_marker, iter_records
-from tests.unit.broker.features.tiered.tier_support import Tier
+from tests.unit.broker.features.tiered.tier_support import Tier, blocks_of_bytes
 from tests.unit.broker.storage.log.log_support import NOW_MS, Entry, batch, contents
 
 T = TypeVar("T")
@@ -217,9 +217,9 @@ async def test_damage_is_a_fault_and_the_damaged_copy_is_dropped(tmp_path: Path,
     await tier.settled()
 
 
-async def even(tmp_path: Path, **how: int) -> tuple[Tier, list[Entry], list[RemoteSegment]]:
+async def even(tmp_path: Path, **how: int | None) -> tuple[Tier, list[Entry], list[RemoteSegment]]:
     """A log whose segments have equal sizes, with batches at equal positions."""
-    tier = Tier(tmp_path, **how)
+    tier = Tier(tmp_path, **how)  # type: ignore[arg-type]
     for number in range(60):
         records = batch([b"x" * 60], timestamp=NOW_MS + number)
         tier.log.append_as_leader(records, leader_epoch=0, now_ms=NOW_MS)
@@ -233,11 +233,11 @@ async def even(tmp_path: Path, **how: int) -> tuple[Tier, list[Entry], list[Remo
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
 @pytest.mark.parametrize("other", [0, 2, -1])
-@pytest.mark.parametrize("chunk_bytes", [256, 1 << 20])
+@pytest.mark.parametrize(("chunk_bytes", "block_bytes"), [(256, None), (1 << 20, None), (256, 100), (1 << 20, 1 << 16)])
 async def test_object_with_another_segments_bytes_is_a_fault_that_names_it_and_no_gap(
-    tmp_path: Path, suffix: str, other: int, chunk_bytes: int
+    tmp_path: Path, suffix: str, other: int, chunk_bytes: int, block_bytes: int | None
 ) -> None:
-    tier, before, found = await even(tmp_path, chunk_bytes=chunk_bytes)
+    tier, before, found = await even(tmp_path, chunk_bytes=chunk_bytes, block_bytes=block_bytes)
     keys = [key for each in found for key in layout.keys(each) if key.endswith(suffix)]
     victim = found[1]
     good = tier.store.objects[keys[1]]
@@ -252,13 +252,78 @@ async def test_object_with_another_segments_bytes_is_a_fault_that_names_it_and_n
 
 
 @pytest.mark.parametrize("other", [0, 2])
-async def test_search_by_time_in_another_segments_bytes_is_a_fault_that_names_it(tmp_path: Path, other: int) -> None:
-    tier, _, found = await even(tmp_path)
+@pytest.mark.parametrize("block_bytes", [None, 100])
+async def test_search_by_time_in_another_segments_bytes_is_a_fault_that_names_it(
+    tmp_path: Path, other: int, block_bytes: int | None
+) -> None:
+    tier, _, found = await even(tmp_path, block_bytes=block_bytes)
     keys = [layout.log_key(each) for each in found]
     tier.store.objects[keys[1]] = tier.store.objects[keys[other]]
     for offset in range(found[1].start_offset, found[1].end_offset + 1):
         with pytest.raises(StoreFault, match=re.escape(keys[1])):
             await tier.reader.offset_for_timestamp(tier.view, NOW_MS + offset)
+    await tier.settled()
+
+
+@pytest.mark.parametrize("wrong", ["a part of another segment", "batches in another order", "a base offset"])
+@pytest.mark.parametrize("chunk_bytes", [256, 1 << 20])
+async def test_bytes_that_no_batch_covers_are_a_fault_that_names_the_object_and_never_a_record(
+    tmp_path: Path, wrong: str, chunk_bytes: int
+) -> None:
+    tier, before, found = await even(tmp_path, chunk_bytes=chunk_bytes, block_bytes=100)
+    key, other = layout.log_key(found[1]), tier.store.objects[layout.log_key(found[2])]
+    good = tier.store.objects[key]
+    starts = [position for position, _ in iter_batches(good)]
+    size = starts[1]
+    batches = [good[at : at + size] for at in starts]
+    tier.store.objects[key] = {
+        # Every batch is intact, and lies where the index says.
+        "a part of another segment": b"".join([batches[0], other[size : 2 * size], *batches[2:]]),
+        "batches in another order": b"".join([*batches[:2], batches[3], batches[2], *batches[4:]]),
+        "a base offset": good[: starts[2] + 7] + bytes([good[starts[2] + 7] + 1]) + good[starts[2] + 8 :],
+    }[wrong]
+    assert len(tier.store.objects[key]) == len(good)
+    refused = 0
+    for offset in range(found[1].start_offset, found[1].end_offset + 1):
+        try:
+            result = await tier.reader.read(tier.view, offset, max_bytes=1, max_offset=1000)
+        except StoreFault as error:
+            assert key in str(error)
+            refused += 1
+        else:
+            assert result.read() == batches[offset - found[1].start_offset]
+    assert refused
+    tier.store.objects[key] = good
+    local = tier.log.local_log_start_offset
+    assert await read_all(tier, 0) == [entry for entry in before if entry.offset < local]
+    await tier.settled()
+
+
+async def test_wrong_checksums_are_fetched_again_once_they_are_right(tmp_path: Path) -> None:
+    tier, before, found = await even(tmp_path)
+    key = layout.indexes_key(found[1])
+    parts = layout.unpack_indexes(good := tier.store.objects[key])
+    blocks = blocks_of_bytes(bytes(found[1].size_bytes), found[1].id.uuid, block_bytes=100)
+    tier.store.objects[key] = layout.pack_indexes({**parts, layout.Part.BLOCKS: blocks.encode()})
+    with pytest.raises(StoreFault, match="wrong checksum"):
+        await read_all(tier, 0)
+    tier.store.objects[key] = good
+    local = tier.log.local_log_start_offset
+    assert await read_all(tier, 0) == [entry for entry in before if entry.offset < local]
+    await tier.settled()
+
+
+async def test_indexes_of_another_segment_with_the_same_end_are_a_fault(tmp_path: Path) -> None:
+    """Such as those of another partition's segment, or of another attempt to copy this one."""
+    tier, _, found = await even(tmp_path)
+    key = layout.indexes_key(found[1])
+    parts = layout.unpack_indexes(tier.store.objects[key])
+    blocks = blocks_of_bytes(tier.store.objects[layout.log_key(found[1])], b"another" + bytes(9), block_bytes=100)
+    tier.store.objects[key] = layout.pack_indexes({**parts, layout.Part.BLOCKS: blocks.encode()})
+    with pytest.raises(StoreFault, match=re.escape(key)):
+        await tier.reader.read(tier.view, found[1].start_offset, max_bytes=1, max_offset=1000)
+    with pytest.raises(StoreFault, match=re.escape(key)):
+        await tier.reader.start_after(found[1], log_start_offset=0)
     await tier.settled()
 
 

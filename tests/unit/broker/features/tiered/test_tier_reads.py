@@ -24,6 +24,7 @@ from barnabas.broker.replication.state import PartitionLeadership
 from barnabas.broker.runtime.timers import SLOT_MS
 from barnabas.wire.record_batch import iter_batches
 from tests.manual_time import ManualClock, ManualTimers
+from tests.support.waiting import eventually
 from tests.unit.broker.features.tiered.tier_support import CONFIG, Tier
 from tests.unit.broker.storage.log.log_support import NOW_MS
 
@@ -201,8 +202,7 @@ async def test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_
     world.reads.reader.read = read  # type: ignore[method-assign]
     waiting = world.manager.fetches.fetch(CONSUMER, wanted, world.answers.append)
     assert waiting is not None
-    while len(waiting.operation.waits_for()["partitions"]) > 1:
-        await asyncio.sleep(0.001)
+    await eventually(lambda: len(waiting.operation.waits_for()["partitions"]) <= 1)
     assert any(segment.is_pinned for segment in world.tier.log.segments)
     waiting.cancel()
     gate.set()

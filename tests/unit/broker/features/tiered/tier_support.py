@@ -10,6 +10,7 @@ from barnabas.base.config.log_config import LogConfig
 from barnabas.base.host.disk import REAL_DISK
 from barnabas.base.ids import BrokerId, Offset, TopicId
 from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.blocks import Blocks
 from barnabas.broker.features.tiered.local_copies import LocalCopies
 from barnabas.broker.features.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.broker.features.tiered.reader import TierReader, TierView
@@ -29,6 +30,13 @@ CONFIG = LogConfig(
     remote_storage_enable=True,
     local_retention_bytes=0,
 )
+
+
+def blocks_of_bytes(data: bytes, segment_uuid: bytes, *, block_bytes: int) -> Blocks:
+    def read(size: int, position: int) -> bytes:
+        return data[position : position + size]
+
+    return Blocks.of(read, len(data), segment_uuid, block_bytes=block_bytes)
 
 
 def _read(path: str) -> bytes:
@@ -61,9 +69,17 @@ class Tier:
     """Copies what a log offers to the store, and reads it back."""
 
     def __init__(
-        self, root: Path, *, chunk_bytes: int = 256, chunks_bytes_max: int = 1 << 20, read_ahead_bytes: int = 0
+        self,
+        root: Path,
+        *,
+        chunk_bytes: int = 256,
+        chunks_bytes_max: int = 1 << 20,
+        read_ahead_bytes: int = 0,
+        block_bytes: int | None = 64,
     ) -> None:
+        """`block_bytes` None: segments are copied as by earlier versions, without checksums."""
         root.mkdir(exist_ok=True)
+        self._block_bytes = block_bytes
         self.partition = Partition(root, CONFIG)
         self.partition.env.is_tiering = True
         self.store = GatedStore()
@@ -142,7 +158,11 @@ class Tier:
         lines = [f"{entry.epoch} {entry.start_offset}\n" for entry in candidate.epochs_until_end]
         parts[layout.Part.LEADER_EPOCHS] = f"0\n{len(lines)}\n{''.join(lines)}".encode()
         parts[layout.Part.BOUNDS] = layout.Bounds(segment.end_offset, segment.max_timestamp).encode()
-        await self.store.put(layout.log_key(segment), _read(candidate.log_path))
+        records = _read(candidate.log_path)
+        if self._block_bytes is not None:
+            blocks = blocks_of_bytes(records, segment.id.uuid, block_bytes=self._block_bytes)
+            parts[layout.Part.BLOCKS] = blocks.encode()
+        await self.store.put(layout.log_key(segment), records)
         await self.store.put(layout.indexes_key(segment), layout.pack_indexes(parts))
         assert self.segments.apply(segment)
         assert self.segments.apply(SegmentUpdate(segment.id, SegmentState.COPY_FINISHED, NOW_MS, BrokerId(1)))

@@ -438,21 +438,17 @@ def test_groups_are_swapped_as_they_come(rig: Rig) -> None:
     assert values(log) == [b"3"] * 3
 
 
-def test_stop_kills_the_job_and_waits_for_pending_work(tmp_path: Path) -> None:
+async def test_stop_kills_the_job_and_waits_for_pending_work(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     log = rig.fill()
     rig.tick()
     run_aside(rig.worker)
-
-    async def stop() -> None:
-        asyncio.get_running_loop().call_soon(rig.broker.run)
-        stopping = asyncio.ensure_future(rig.cleaner.stop())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        rig.broker.run()
-        await stopping
-
-    asyncio.run(stop())
+    asyncio.get_running_loop().call_soon(rig.broker.run)
+    stopping = asyncio.ensure_future(rig.cleaner.stop())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rig.broker.run()
+    await stopping
     assert rig.worker.closed
     assert rig.leftovers(log) == []
     rig.broker.run(10 * BACKOFF_MS)

@@ -154,19 +154,17 @@ async def test_coordinator_that_loads_waits_for_the_repair(damaged: Partition) -
     found.release()
 
 
-def test_wait_for_a_repair_ends_where_the_repair_fails(damaged: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_for_a_repair_ends_where_the_repair_fails(
+    damaged: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(IndexBuilder, "add_all", fail)
-
-    async def run() -> None:
-        reading = asyncio.ensure_future(read_log(damaged.log, 0, max_bytes=100, max_offset=10))
-        while not reading.done():
-            await asyncio.sleep(0)
-            run_threads(damaged)
-        with pytest.raises(Refused):
-            await reading
-
-    asyncio.run(run())
+    reading = asyncio.ensure_future(read_log(damaged.log, 0, max_bytes=100, max_offset=10))
+    while not reading.done():
+        await asyncio.sleep(0)
+        run_threads(damaged)
+    with pytest.raises(Refused):
+        await reading
     assert damaged.faults
