@@ -17,9 +17,9 @@ from barnabas.client.producer import Delivery, Producer, ProducerConfig
 from barnabas.testing.names import check_topic_settings
 from barnabas.testing.records import Given, Record, as_record, data_bytes, read_topic
 from barnabas.testing.simulation.guests import Guest
-from barnabas.testing.simulation.machines import PORT, Machines
 from barnabas.testing.simulation.network import Network
 from barnabas.testing.simulation.process import BrokerProcess, Process, ZooKeeperProcess
+from barnabas.testing.simulation.servers import PORT, Servers
 from barnabas.testing.simulation.world import World as Engine
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class World:
         self._engine = engine
         self.network = Network(engine)
         self.network.calm()
-        self.machines = Machines(engine, self.network, brokers=brokers, config=setting_texts(config))
+        self.servers = Servers(engine, self.network, brokers=brokers, config=setting_texts(config))
         self.seed = engine.seed
         #: For chances of the test itself.
         self.random = random.Random(engine.seed)
@@ -82,20 +82,20 @@ class World:
 
     def broker(self, number: int) -> BrokerProcess:
         """Return a broker, to kill, pause, cut off: 1 is the first."""
-        found = self.machines.brokers.get(number)
+        found = self.servers.brokers.get(number)
         if found is None:
-            raise ValueError(f"there is no broker {number}: they are 1 to {len(self.machines.brokers)}")
+            raise ValueError(f"there is no broker {number}: they are 1 to {len(self.servers.brokers)}")
         return found
 
     @property
     def zookeeper(self) -> ZooKeeperProcess:
-        return self.machines.zookeeper
+        return self.servers.zookeeper
 
     def leader(self, topic: str, partition: int = 0) -> BrokerProcess:
         """Return the broker that leads the partition now."""
-        for where, state in self.machines.states().items():
+        for where, state in self.servers.states().items():
             if (where.topic, where.partition) == (topic, partition) and state.leader >= 0:
-                return self.machines.brokers[state.leader]
+                return self.servers.brokers[state.leader]
         raise LookupError(f"{topic}-{partition} has no leader now")
 
     async def topic(
@@ -114,7 +114,7 @@ class World:
             replication_factor=replication_factor,
             configs=setting_texts(config or {}),
         )
-        await self._until(lambda: not self.machines.trouble(), HEALTHY_WITHIN_S, self.machines.trouble)
+        await self._until(lambda: not self.servers.trouble(), HEALTHY_WITHIN_S, self.servers.trouble)
 
         async def create(client: AsyncClient) -> None:
             await create_topics(client, [new])
@@ -122,7 +122,7 @@ class World:
         await self.ask(create)
         await self._until(
             lambda: (
-                sum(1 for where, state in self.machines.states().items() if where.topic == name and state.leader >= 0)
+                sum(1 for where, state in self.servers.states().items() if where.topic == name and state.leader >= 0)
                 == partitions
             ),
             HEALTHY_WITHIN_S,
@@ -134,7 +134,7 @@ class World:
         """Return our own client for asyncio, connected to this world: `async with world.client() as client`."""
         return AsyncClient(
             ClientConfig(
-                bootstrap=tuple((f"b{number}", PORT) for number in self.machines.brokers),
+                bootstrap=tuple((f"b{number}", PORT) for number in self.servers.brokers),
                 client_id=name,
                 request_timeout_ms=5_000,
                 api_timeout_ms=60_000,
@@ -249,10 +249,10 @@ class World:
         self._engine.note("world", "calm: faults end, everything is repaired and runs")
         self.network.mend_all()
         self.network.calm()
-        self.machines.heal()
+        self.servers.heal()
         for guest in self.processes.values():
             guest.heal()
-        await self._until(lambda: not self.machines.trouble(), HEALTHY_WITHIN_S, self.machines.trouble)
+        await self._until(lambda: not self.servers.trouble(), HEALTHY_WITHIN_S, self.servers.trouble)
         self.calm_since_s = self.now
         async with self.client() as client:
             await self._settle(client, quiet_s, self.now + within_s)
@@ -261,7 +261,7 @@ class World:
         seen: object = None
         still_since_s = self.now
         while self.now < deadline_s:
-            ends, offsets = self.machines.ends(), await _offsets(client)
+            ends, offsets = self.servers.ends(), await _offsets(client)
             if (ends, offsets) != seen:
                 seen, still_since_s = (ends, offsets), self.now
             elif self.now - still_since_s >= (max(quiet_s, LAGGING_S) if _lags(ends, offsets) else quiet_s):

@@ -94,7 +94,7 @@ class Faults:
     def __init__(self, world: "World", planned: Sequence[PlannedFault], skipped: frozenset[int]) -> None:
         self._world = world
         self._engine = world._engine
-        self._machines = world.machines
+        self._servers = world.servers
         self._planned = [each for each in planned if each.number not in skipped]
         #: Numbers of those that have happened, with what they did in words.
         self.happened: dict[int, str] = {}
@@ -110,8 +110,8 @@ class Faults:
             "kill leader": lambda aim, lasts_s: self._kill(self._leader(aim), lasts_s),
             "stop leader": self._stop_leader,
             "pause leader": self._pause_leader,
-            "kill coordinator": lambda aim, lasts_s: self._kill(self._one(aim, self._machines.coordinators()), lasts_s),
-            "kill controller": lambda aim, lasts_s: self._kill(self._machines.controller(), lasts_s),
+            "kill coordinator": lambda aim, lasts_s: self._kill(self._one(aim, self._servers.coordinators()), lasts_s),
+            "kill controller": lambda aim, lasts_s: self._kill(self._servers.controller(), lasts_s),
             "kill ZooKeeper": self._kill_zookeeper,
             "cut brokers apart": self._cut_brokers_apart,
             "reset connections": self._reset_connections,
@@ -190,7 +190,7 @@ class Faults:
         guest = self._guest(aim)
         if guest is None:
             return ""
-        broker = aim.choice(list(self._machines.brokers.values()))
+        broker = aim.choice(list(self._servers.brokers.values()))
         ways = [(guest.name, broker.name), (broker.name, guest.name)]
         which = aim.choice([ways, ways[:1], ways[1:]])
         self._cut(which, lasts_s)
@@ -212,8 +212,8 @@ class Faults:
     # -- brokers ------------------------------------------------------------------------------------------------------
 
     def _leader(self, aim: Random) -> BrokerProcess | None:
-        topics = [name for name in self._machines.topics() if not name.startswith("__")]
-        return self._one(aim, self._machines.leaders(*topics))
+        topics = [name for name in self._servers.topics() if not name.startswith("__")]
+        return self._one(aim, self._servers.leaders(*topics))
 
     def _takes_away(self, broker: BrokerProcess | None) -> bool:
         """Whether the broker may go now: one at a time, so that every record stays where the others have it."""
@@ -226,31 +226,31 @@ class Faults:
         broker = self._away
         if broker is None:
             return
-        self._machines.held_down.discard(broker.name)
+        self._servers.held_down.discard(broker.name)
         if broker.is_paused:
             broker.resume()
-        self._machines.start_if_free(broker)
+        self._servers.start_if_free(broker)
         self._look()
 
     def _look(self) -> None:
-        if self._machines.trouble():
+        if self._servers.trouble():
             self._later(_LOOK_S, self._look)
         else:
             self._away = None
 
     def _leads(self, broker: BrokerProcess) -> str:
-        led = [str(each) for each in self._machines.led_partitions(broker.id) if not each.topic.startswith("__")]
-        coordinates = broker in self._machines.coordinators()
+        led = [str(each) for each in self._servers.led_partitions(broker.id) if not each.topic.startswith("__")]
+        coordinates = broker in self._servers.coordinators()
         words = [f"leader of {', '.join(led[:4])}{' …' if len(led) > 4 else ''}"] if led else []
         words += ["a coordinator"] if coordinates else []
-        words += ["the controller"] if broker is self._machines.controller() else []
+        words += ["the controller"] if broker is self._servers.controller() else []
         return f" ({', '.join(words)})" if words else ""
 
     def _kill(self, broker: BrokerProcess | None, lasts_s: float) -> str:
         if broker is None or not self._takes_away(broker):
             return ""
         what = f"broker {broker.name}{self._leads(broker)} is killed; it is started again {lasts_s:.1f} s later"
-        self._machines.held_down.add(broker.name)
+        self._servers.held_down.add(broker.name)
         broker.kill()
         self._later(lasts_s, self._comes_back)
         return what
@@ -260,7 +260,7 @@ class Faults:
         if broker is None or not self._takes_away(broker):
             return ""
         what = f"broker {broker.name}{self._leads(broker)} is stopped as for an update; back {lasts_s:.1f} s later"
-        self._machines.held_down.add(broker.name)
+        self._servers.held_down.add(broker.name)
         broker.is_stopping = True
         broker.stop()
         self._later(lasts_s, self._comes_back)
@@ -275,21 +275,21 @@ class Faults:
         return f"broker {broker.name}{self._leads(broker)} stands still for {lasts_s:.1f} s"
 
     def _kill_zookeeper(self, aim: Random, lasts_s: float) -> str:
-        zookeeper = self._machines.zookeeper
+        zookeeper = self._servers.zookeeper
         if not zookeeper.is_serving:
             return ""
-        self._machines.held_down.add(zookeeper.name)
+        self._servers.held_down.add(zookeeper.name)
         zookeeper.kill()
 
         def back() -> None:
-            self._machines.held_down.discard(zookeeper.name)
-            self._machines.start_if_free(zookeeper)
+            self._servers.held_down.discard(zookeeper.name)
+            self._servers.start_if_free(zookeeper)
 
         self._later(lasts_s, back)
         return f"ZooKeeper is killed; it is started again {lasts_s:.1f} s later"
 
     def _cut_brokers_apart(self, aim: Random, lasts_s: float) -> str:
-        brokers = list(self._machines.brokers.values())
+        brokers = list(self._servers.brokers.values())
         if len(brokers) < 2:
             return ""
         one, other = aim.sample(brokers, 2)
@@ -301,14 +301,14 @@ class Faults:
 
     def _cut_power(self, aim: Random, lasts_s: float) -> str:
         # What only its memory had must be on the others: the cluster is whole, and the broker comes back as a follower.
-        if len(self._machines.brokers) < 3 or self._machines.trouble():
+        if len(self._servers.brokers) < 3 or self._servers.trouble():
             return ""
         broker = self._leader(aim)
         if broker is None or not self._takes_away(broker):
             return ""
         lasts_s = aim.uniform(*POWER_S)
         what = f"broker {broker.name}{self._leads(broker)} loses power for {lasts_s:.1f} s"
-        self._machines.held_down.add(broker.name)
+        self._servers.held_down.add(broker.name)
         broker.cut_power()
         self._later(lasts_s, self._comes_back)
         return what
@@ -340,7 +340,7 @@ class Faults:
     # -- disks and clocks ---------------------------------------------------------------------------------------------
 
     def _slow_disk(self, aim: Random, lasts_s: float) -> str:
-        broker, factor = aim.choice(list(self._machines.brokers.values())), aim.choice([20, 200])
+        broker, factor = aim.choice(list(self._servers.brokers.values())), aim.choice([20, 200])
         broker.disk_slowness = factor
 
         def usual() -> None:
@@ -351,11 +351,11 @@ class Faults:
 
     def _full_disk(self, aim: Random, lasts_s: float) -> str:
         broker = self._leader(aim)
-        if broker is None or len(self._machines.brokers) < 3 or not self._takes_away(broker):
+        if broker is None or len(self._servers.brokers) < 3 or not self._takes_away(broker):
             return ""
         what = f"the disk of broker {broker.name}{self._leads(broker)} is full for {lasts_s:.1f} s"
         broker.storage.fail("/data", CHANGES, error=28)
-        self._machines.held_down.add(broker.name)
+        self._servers.held_down.add(broker.name)
 
         def cleared() -> None:
             broker.storage.heal()
@@ -375,7 +375,7 @@ class Faults:
         return f"the wall clock of {guest.name} jumps by {seconds:+d} s"
 
     def _broker_clock(self, aim: Random, lasts_s: float) -> str:
-        broker, seconds = aim.choice(list(self._machines.brokers.values())), _jump(aim)
+        broker, seconds = aim.choice(list(self._servers.brokers.values())), _jump(aim)
         broker.clock.skew_ms += seconds * 1000
         return f"the wall clock of broker {broker.name} jumps by {seconds:+d} s"
 

@@ -145,7 +145,7 @@ class Run:
 
     def _live(self, report: Report) -> None:
         engine, test = self.engine, self.test
-        self.world.machines.start()
+        self.world.servers.start()
         self.faults.begin()
         test.start()
         end_s = engine.now_s + self._scenario.virtual_minutes * 60 + MORE_S

@@ -43,7 +43,7 @@ def settings_of(number: int, brokers: int, config: Mapping[str, str]) -> dict[st
     }
 
 
-class Machines:
+class Servers:
     """Owner: the world."""
 
     def __init__(self, world: World, network: Network, *, brokers: int, config: Mapping[str, str]) -> None:
