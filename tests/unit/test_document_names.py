@@ -97,6 +97,8 @@ OF_OTHERS = {
     "--apache",  # tests.fuzz.siege
     "--kafka-brokers",  # pytest, with our plugin
     "--kafka-secure",
+    "--simulation-seed",  # likewise
+    "--simulation-jobs",
 }
 
 
