@@ -71,6 +71,13 @@ def assemble(
             registry=context.registry,
         )
 
+    share_state_parts = share_state.assemble(
+        context,
+        coordinator_context(
+            SHARE_GROUP_STATE_TOPIC, lambda: context.config.share_coordinator_state_topic_compression_codec
+        ),
+        membership.connections,
+    )
     group_parts = groups.assemble(
         context,
         coordinator_context(GROUP_METADATA_TOPIC, lambda: context.config.offsets_topic_compression_codec),
@@ -78,6 +85,7 @@ def assemble(
             features.level(GROUP_VERSION) >= 1 and allows_consumer_protocol(context.config)
         ),
         verify_transaction=transactions.offsets_verifier(context, lambda: transaction_parts.verifier),
+        share_persister=share_state_parts.persister,
     )
     transaction_parts = transactions.assemble(
         context,
@@ -89,13 +97,6 @@ def assemble(
         exists=partial(partition_exists, session),
         transaction_version=lambda: features.level(TRANSACTION_VERSION),
         on_bug=on_bug,
-    )
-    share_state_parts = share_state.assemble(
-        context,
-        coordinator_context(
-            SHARE_GROUP_STATE_TOPIC, lambda: context.config.share_coordinator_state_topic_compression_codec
-        ),
-        membership.connections,
     )
     share_parts = share.assemble(context, share_state_parts.persister, loop, on_thread=on_thread, spawn=spawn)
     return Coordinators(group_parts, transaction_parts, share_state_parts, share_parts)
