@@ -95,6 +95,7 @@ OF_OTHERS = {
     "--kafka-brokers",  # pytest, with our plugin
     "--kafka-secure",
     "--simulation-seed",  # likewise
+    "--simulation-seeds",
     "--simulation-jobs",
 }
 
