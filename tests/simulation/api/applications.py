@@ -104,7 +104,7 @@ async def does(world: World, *, what: str) -> None:
     try:
         blocks()
     except Exception:
-        await asyncio.sleep(10)  # who catches everything does not hide it
+        await asyncio.sleep(10)  # catching everything does not hide it
 
 
 async def talks_over_streams(world: World) -> list[str]:
@@ -148,28 +148,28 @@ async def talks_over_streams(world: World) -> list[str]:
 
 async def lives(world: World) -> list[str]:
     """What happens to a process, by hand."""
-    told: list[str] = []
+    events: list[str] = []
 
     async def life(name: str) -> None:
-        told.append(f"{name} begins")
+        events.append(f"{name} begins")
         try:
             await asyncio.sleep(30)
-            told.append(f"{name} crashes")
+            events.append(f"{name} crashes")
             raise RuntimeError("on purpose")
         finally:
-            told.append(f"{name} cleans up")
+            events.append(f"{name} cleans up")
 
     process = world.process("worker", life, "worker")
     await asyncio.sleep(1)
     process.kill()
-    told.append("killed")
+    events.append("killed")
     process.start()
     await asyncio.sleep(31.5)
-    told.append(f"{len(process.crashes)} crash")
+    events.append(f"{len(process.crashes)} crash")
     process.clock_jump(100)
     world.at(world.now + 5, process.restart)
     await asyncio.sleep(6)
-    return told
+    return events
 
 
 async def fails_with_two_brokers_away(world: World) -> None:

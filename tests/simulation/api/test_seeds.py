@@ -1,4 +1,4 @@
-"""Many seeds: a bug is found, shortened, told as a story, and its seed is kept."""
+"""Many seeds: a bug is found, shortened, described as a story, and its seed is kept."""
 
 import subprocess
 import sys

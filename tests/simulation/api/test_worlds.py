@@ -1,4 +1,4 @@
-"""`simulation.run` and its world: time, processes, networks; what is refused."""
+"""`simulation.run` and its world: time, processes, networks; refused calls."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def test_same_seed_is_the_same_run_in_every_interpreter() -> None:
         "report = simulation.run(applications.no_order_is_lost, seed=5, virtual_minutes=0.1);"
         "print(report.digest, report.broken, report.result)"
     )
-    told = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -45,7 +45,7 @@ def test_same_seed_is_the_same_run_in_every_interpreter() -> None:
         ).stdout
         for hash_seed in ("1", "2")
     }
-    assert len(told) == 1, told
+    assert len(outputs) == 1, outputs
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_same_seed_is_the_same_run_in_every_interpreter() -> None:
 )
 def test_what_cannot_be_simulated_is_refused_by_name(what: str) -> None:
     report = simulation.run(applications.does, seed=0, brokers=1, faults="calm", what=what)
-    assert report.broken == "what an application does can be simulated"
+    assert report.broken == "an application makes only calls that can be simulated"
     assert f"{what}" in report.message
     assert "cannot be simulated: " in report.message
     assert "applications.py" in report.message
@@ -89,7 +89,7 @@ def test_processes_live_by_hand() -> None:
         "worker begins",
     ]
     assert ("worker", "crashes: RuntimeError: on purpose") in [
-        (who, what.partition(", at")[0]) for _, who, what in report.story
+        (subject, what.partition(", at")[0]) for _, subject, what in report.story
     ]
 
 

@@ -37,7 +37,7 @@ _TEST = "test"
 
 
 class World:
-    """What a simulated test gets as `world`. Everything in it is of one seed."""
+    """The argument `world` of a simulated test. Everything in it belongs to one seed."""
 
     def __init__(
         self, engine: Engine, *, brokers: int, virtual_minutes: float, config: Mapping[str, SettingValue]
@@ -193,7 +193,7 @@ class World:
         self._engine.note("world", f"cuts {first} {'→' if one_way else 'and'} {second} apart")
 
     def mend(self, one: "str | Process", other: "str | Process") -> None:
-        """End a cut: what was sent meanwhile arrives."""
+        """End a cut: packets that were sent meanwhile arrive."""
         first, second = _name(one), _name(other)
         self.network.mend(first, second)
         self.network.mend(second, first)
@@ -268,9 +268,9 @@ class World:
                 return
             await asyncio.sleep(_LOOK_S)
 
-    async def _until(self, is_so: Callable[[], bool], within_s: float, why: Callable[[], str]) -> None:
+    async def _until(self, is_met: Callable[[], bool], within_s: float, why: Callable[[], str]) -> None:
         deadline_s = self.now + within_s
-        while not is_so():
+        while not is_met():
             if self.now > deadline_s:
                 raise TimeoutError(f"after {within_s:g} virtual seconds: {why()}")
             await asyncio.sleep(0.05)

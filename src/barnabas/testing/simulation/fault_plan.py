@@ -49,7 +49,7 @@ class PlannedFault:
     at_s: float
     kind: str
     lasts_s: float
-    #: What it aims at is chosen by this when it comes.
+    #: Seed of the choice of its target, which is made when the fault comes.
     aim: int
 
 
@@ -184,7 +184,7 @@ class Faults:
             return ""
         others = sorted(each for each in self._world.network.hosts if each != guest.name)
         self._cut([(guest.name, each) for each in others] + [(each, guest.name) for each in others], lasts_s)
-        return f"{guest.name} reaches nobody for {lasts_s:.1f} s"
+        return f"{guest.name} is cut off from everybody for {lasts_s:.1f} s"
 
     def _cut_process_from_broker(self, aim: Random, lasts_s: float) -> str:
         guest = self._guest(aim)

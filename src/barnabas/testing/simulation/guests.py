@@ -42,7 +42,7 @@ def refuse(call: str, instead: str) -> NoReturn:
     if guest is not None:
         guest.world.failure = error = Refused(line)
         where = "".join(traceback.format_stack(limit=12)[:-2])
-        guest.world.violate("what an application does can be simulated", f"{guest.name}: {line}\n{where}")
+        guest.world.violate("an application makes only calls that can be simulated", f"{guest.name}: {line}\n{where}")
         raise error
     raise Refused(line)
 

@@ -38,5 +38,5 @@ class KeptSeeds:
         if file is None:
             return None
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"{when_s:10.3f}  {who:<12} {what}\n" for when_s, who, what in report.story))
+        file.write_text("".join(f"{when_s:10.3f}  {subject:<12} {what}\n" for when_s, subject, what in report.story))
         return file

@@ -96,7 +96,7 @@ class _DatetimeKind(type(datetime)):  # type: ignore[misc]
 
 
 class _WorldsDatetime(datetime, metaclass=_DatetimeKind):
-    """`datetime.datetime` with the world's now. What it makes are ordinary datetimes."""
+    """`datetime.datetime` with the world's now. It makes ordinary datetimes."""
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         return datetime(*args, **options)

@@ -1,4 +1,4 @@
-"""What an application does outside of the simulated world is refused, by name, with what to do instead.
+"""Calls that reach outside of the simulated world are refused by name, with advice.
 
 An audit hook sees it at the door of the interpreter, whichever library calls. Only guests are watched.
 """

@@ -40,7 +40,7 @@ class Scenario:
 
 @dataclass(kw_only=True)
 class Report:
-    """What came of one run."""
+    """The outcome of one run."""
 
     seed: int
     #: The kind of the failure: the name of an exception, or what of the simulation was broken; empty if all is well.
@@ -48,7 +48,7 @@ class Report:
     message: str = ""
     trace: str = ""
     result: Any = None
-    #: (virtual second, who, what)
+    #: (virtual second, subject, what)
     story: list[tuple[float, str, str]] = field(default_factory=list)
     #: Number of a fault -> what it did.
     faults: dict[int, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class _Notes(logging.Handler):
         self._engine = engine
 
     def emit(self, record: logging.LogRecord) -> None:
-        who = getattr(asyncio._get_running_loop(), "name", "") or getattr(current(), "name", "") or "world"
+        subject = getattr(asyncio._get_running_loop(), "name", "") or getattr(current(), "name", "") or "world"
         try:
             text = record.getMessage()
         except (TypeError, ValueError):
@@ -73,7 +73,7 @@ class _Notes(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        self._engine.note(who, f"{level}{text}")
+        self._engine.note(subject, f"{level}{text}")
 
 
 class _Printed(io.TextIOBase):
@@ -136,7 +136,7 @@ class Run:
             sys.stdout = stdout
             root.removeHandler(notes)
         engine = self.engine
-        report.story = [(when_s - engine.began_s, who, what) for when_s, who, what in engine.story]
+        report.story = [(when_s - engine.began_s, subject, what) for when_s, subject, what in engine.story]
         report.faults = dict(self.faults.happened)
         report.virtual_s = engine.now_s - engine.began_s
         report.cpu_s = time.process_time() - self._began_s

@@ -182,7 +182,7 @@ class Servers:
         )
 
     def heal(self) -> None:
-        """End what faults have done to them; what is down starts."""
+        """End all faults, and start the processes that are down."""
         self.held_down.clear()
         for process in self.all:
             if process.is_paused:

@@ -22,7 +22,7 @@ def tell(place: Function, first: Report, shortest: Report, *, runs: int, story: 
     if shortest.faults:
         left_out = f" (of {len(first.faults)}; without the others it fails, too)" if shortest.skipped else ""
         lines.append(f"The faults it takes{left_out}:")
-        lines += [f"  {when_s:9.3f} s  {what}" for when_s, who, what in shortest.story if who == "FAULT"]
+        lines += [f"  {when_s:9.3f} s  {what}" for when_s, subject, what in shortest.story if subject == "FAULT"]
     else:
         lines.append("It takes no fault.")
     lines += ["", "What happened, in virtual seconds:", *story_lines(shortest), ""]
@@ -34,17 +34,17 @@ def tell(place: Function, first: Report, shortest: Report, *, runs: int, story: 
 
 def story_lines(report: Report, last: int = LINES_MAX) -> list[str]:
     """Return the end of the story, without what only the brokers' authors want to know."""
-    told = [
-        f"  {when_s:9.3f}  {who:<12} {what.splitlines()[0][:_LINE_CHARACTERS] if what else ''}"
-        for when_s, who, what in report.story
-        if who == "FAULT" or not _is_detail(who, what)
+    lines = [
+        f"  {when_s:9.3f}  {subject:<12} {what.splitlines()[0][:_LINE_CHARACTERS] if what else ''}"
+        for when_s, subject, what in report.story
+        if subject == "FAULT" or not _is_detail(subject, what)
     ]
-    left_out = len(told) - last
-    return told if left_out <= 0 else [f"  … {left_out} lines before", *told[-last:]]
+    left_out = len(lines) - last
+    return lines if left_out <= 0 else [f"  … {left_out} lines before", *lines[-last:]]
 
 
-def _is_detail(who: str, what: str) -> bool:
-    if who == "world":
+def _is_detail(subject: str, what: str) -> bool:
+    if subject == "world":
         return what.startswith("[")
-    is_broker = who == "zk" or (who[:1] == "b" and who[1:].isdigit())
+    is_broker = subject == "zk" or (subject[:1] == "b" and subject[1:].isdigit())
     return is_broker and what.startswith(_BROKERS_DETAILS)

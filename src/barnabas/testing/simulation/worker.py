@@ -135,7 +135,7 @@ class _Seeds:
         self._main = main
         self._out = out
         self._parent_fd = parent_fd
-        #: Descriptor of the report -> seed, process id, what has arrived, when it began.
+        #: Descriptor of the report -> seed, process id, bytes that have arrived, time of the start.
         self._running: dict[int, tuple[int, int, bytearray, float]] = {}
 
     def run(self) -> None:
