@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from barnabas.base.errors import BarnabasError
+from barnabas.base.host import kernel
 
 if TYPE_CHECKING:
     from barnabas.zookeeper.config import ZooKeeperConfig
@@ -128,9 +129,7 @@ def run(values: dict[str, object]) -> None:
     # The log and snapshots hold the brokers' secrets: SCRAM verifiers, delegation tokens.
     os.umask(0o077)
     with _data_dir(data) as folder:
-        import uvloop
-
-        uvloop.run(_serve(folder, host, ports, config))
+        kernel.run(_serve(folder, host, ports, config))
 
 
 class Ports(NamedTuple):

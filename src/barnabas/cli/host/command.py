@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from barnabas.base.host import kernel
 from barnabas.cli._command import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def command(
 
 def _count(brokers: str) -> int:
     if brokers == "auto":
-        return len(os.sched_getaffinity(0))
+        return kernel.processors()
     if not brokers.isdigit() or int(brokers) < 1:
         raise UsageError(f"--brokers {brokers}: give a number, or auto")
     return int(brokers)
