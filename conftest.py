@@ -20,7 +20,7 @@ from typing import Any
 import hypothesis
 import pytest
 import uvloop
-from tests.support.async_fixture import OnTestLoop
+from tests.support.async_fixture import entered
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/scenarios/spark/"
@@ -152,10 +152,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     async def bounded() -> None:
         async with asyncio.timeout(COROUTINE_TEST_S), AsyncExitStack() as fixtures:
-            for name, value in arguments.items():
-                if isinstance(value, OnTestLoop):
-                    arguments[name] = await fixtures.enter_async_context(value.context)
-            await pyfuncitem.obj(**arguments)
+            await pyfuncitem.obj(**await entered(arguments, fixtures))
 
     (uvloop.run if pyfuncitem.get_closest_marker("uvloop") else asyncio.run)(bounded())
     return True

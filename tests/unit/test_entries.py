@@ -35,6 +35,7 @@ DECODES: Final = {
     "bz2": {"*"},
     "lzma": {"*"},
     "ast": {"literal_eval"},
+    "otlp": {"read"},
 }
 #: Packages that speak a protocol or a format in their own code.
 PACKAGES: Final = frozenset(
@@ -99,6 +100,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     },
     "base/tls/stores.py": {
         "import cryptography.x509": OWNER,
+    },
+    "broker/features/client_metrics/api.py": {
+        "otlp.read": "metrics of a client: telemetry.max.bytes, EXPANSION_MAX, FIELDS_MAX and SERIES_MAX, on a thread",
     },
     "broker/features/tiered/store.py": {
         "import obstore": "objects are read by ranges that our own metadata has; a wrong checksum fails the read",

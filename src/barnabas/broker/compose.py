@@ -36,6 +36,7 @@ from barnabas.broker.parts.membership import MembershipParts
 from barnabas.broker.parts.replication import ReplicationParts
 from barnabas.broker.parts.security import SecurityParts
 from barnabas.broker.parts.serving import ServingParts
+from barnabas.broker.parts.share import ShareParts
 from barnabas.broker.parts.share_state import ShareStateParts
 from barnabas.broker.parts.starting import StoppedEarly, unless_stopped
 from barnabas.broker.parts.storage import StorageParts
@@ -224,11 +225,7 @@ class Broker:
         self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
 
     async def _count_internal_topics(self) -> None:
-        topics = [
-            self.groups.coordinator.topic,
-            self.transactions.coordinator.topic,
-            self.share_state.coordinator.topic,
-        ]
+        topics = [part.coordinator.topic for part in (self.groups, self.transactions, self.share_state)]
         for plugin in self.plugins:
             topics += plugin.internal_topics
         await asyncio.gather(*(each.look() for each in topics))
@@ -303,9 +300,7 @@ class Broker:
                 control_requests=self.replication.control,
                 settings=self.settings,
                 security=self.security,
-                groups=self.groups,
-                transactions=self.transactions,
-                share_state=self.share_state,
+                coordinators=self.coordinators,
                 produce=self.produce,
                 plugins=self.plugins,
             )
@@ -429,22 +424,28 @@ class Broker:
         )
 
     def _assemble_coordinators(self) -> None:
-        parts = coordinators.assemble(
+        self.coordinators = parts = coordinators.assemble(
             self.context,
             self.membership,
             self.session,
             self._loop,
             self._pool,
+            chance=self._platform.random,
+            load_settings=self.settings.load_topics,
+            on_thread=self._on_thread,
             spawn=self._spawn,
             on_bug=self.fail,
         )
         self.groups: GroupParts = parts.groups
         self.transactions: TransactionParts = parts.transactions
         self.share_state: ShareStateParts = parts.share_state
+        self.share: ShareParts = parts.share
+        self.server.closed_listeners.append(self.share.partitions.sessions.owner_lost)
         for listener in (
             leadership_listener(self.groups.coordinator),
             leadership_listener(self.transactions.coordinator),
             leadership_listener(self.share_state.coordinator),
+            self.share.partitions.leadership_changed,
             self.replication.moves.leadership_changed,
         ):
             self.replication.control.subscribe(listener)
@@ -552,9 +553,7 @@ class Broker:
         self.replication.fetchers.stop()
         for plugin in self.plugins:
             plugin.stop()
-        self.groups.coordinator.close()
-        self.transactions.coordinator.close()
-        self.share_state.close()
+        self.coordinators.close()
         await self.controller.stop()
         self.server.close_all()
         self.metrics_server.stop()

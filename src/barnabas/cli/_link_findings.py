@@ -255,12 +255,12 @@ def _security(source: Source) -> Iterable[Finding]:
     if source.client_metrics:
         yield Finding(
             Severity.NOTE, "client-metrics", "client metrics", f"subscriptions: {some(source.client_metrics)}",
-            "nothing: barnabas takes no metrics from clients",
+            "create them here: barnabas client-metrics --alter --name NAME …",
         )  # fmt: skip
     if source.group_settings:
         yield Finding(
             Severity.WARNING, "group-settings", "groups", f"settings of their own: {some(source.group_settings)}",
-            "set the broker's defaults here to suit: barnabas has no settings of single groups",
+            "set them here: barnabas configs --alter --entity-type groups --entity-name GROUP …",
         )  # fmt: skip
 
 

@@ -19,18 +19,17 @@ from barnabas.base.words import (
 )
 from barnabas.broker.features.link.settings import DEFAULT_TOPIC_CONFIGS, matching
 from barnabas.client.admin.acls import Ace, ResourcePattern, describe_acls
-from barnabas.client.admin.configs import Resource, describe_configs, describe_quotas, describe_scram
+from barnabas.client.admin.configs import Resource, describe_configs, describe_quotas, describe_scram, list_resources
 from barnabas.client.admin.groups import GroupListing, list_groups
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.admin.tokens import describe_tokens
 from barnabas.client.admin.transactions import list_transactions
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion, check
+from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.fetching import ConsumerConfig, fetch_one
 from barnabas.client.image import TopicInfo
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.wire.record_batch import MAGIC_AT
 
@@ -289,21 +288,12 @@ async def _look_around(cluster: AsyncClient, source: Source, groups: str) -> Non
         source, "delegation tokens", describe_tokens(cluster), [], ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     )
     source.tokens = None if tokens is None else len(tokens)
-    metrics = _config_resources(cluster, ConfigResourceType.CLIENT_METRICS, version_min=0)
+    metrics = list_resources(cluster, ConfigResourceType.CLIENT_METRICS)
     source.client_metrics = await _try_feature(source, "client metrics", metrics, [])
-    settings = _config_resources(cluster, ConfigResourceType.GROUP, version_min=1)
+    settings = list_resources(cluster, ConfigResourceType.GROUP)
     source.group_settings = await _try_feature(source, "settings of groups", settings, [])
     transactions = await _try_feature(source, "open transactions", list_transactions(cluster, states=["Ongoing"]), [])
     source.open_transactions = None if transactions is None else [each.transactional_id for each in transactions]
-
-
-async def _config_resources(cluster: AsyncClient, kind: ConfigResourceType, *, version_min: int) -> list[str]:
-    """Version 0 lists client metrics only; version 1 and later take the resource types."""
-    broker_id = min(await cluster.brokers())
-    request = ListConfigResourcesRequest(resource_types=[kind])
-    response = await cluster.ask(broker_id, request, ListConfigResourcesResponse, version_min=version_min)
-    check(response.error_code)
-    return sorted(each.resource_name for each in response.config_resources if each.resource_type == kind)
 
 
 # -- the cluster that it would come to ----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from barnabas.base.errors import BarnabasError
@@ -72,6 +71,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "reassign-partitions": Entry("reassign_partitions", "Move replicas between brokers."),
         "leader-election": Entry("leader_election", "Elect preferred or unclean leaders."),
         "log-dirs": Entry("log_dirs", "Describe log directories and the replicas in them."),
+        "client-metrics": Entry("client_metrics", "Ask clients for their metrics."),
         "cluster": Entry("cluster", "Print the cluster's id; unregister a broker."),
         "broker-api-versions": Entry("broker_api_versions", "Print which API versions each broker serves."),
         "metadata": Entry("backup.command", "Back up topics, settings, users and ACLs; restore them."),
@@ -85,17 +85,9 @@ COMMANDS: dict[str, Entry] = {name: entry for commands in GROUPS.values() for na
 
 def load(name: str) -> Tool:
     """Import the module of a command, and return its table."""
-    if not hasattr(module := module_of(name), "TOOL"):
-        from barnabas.cli import _typer_bridge
-
-        return _typer_bridge.table(name, module)
-    tool = module.TOOL
+    tool = importlib.import_module(f"barnabas.cli.{COMMANDS[name].module}").TOOL
     assert isinstance(tool, Tool)
     return tool
-
-
-def module_of(name: str) -> ModuleType:
-    return importlib.import_module(f"barnabas.cli.{COMMANDS[name].module}")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -129,10 +121,6 @@ def _command_of(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _tool(name: str, arguments: Sequence[str]) -> int:
-    if not hasattr(module := module_of(name), "TOOL"):
-        from barnabas.cli import _typer_bridge
-
-        return _typer_bridge.run(name, module, arguments)
     tool = load(name)
     given = tool.parse(arguments)
     if "--help" in given.texts:

@@ -56,7 +56,7 @@ def apply_changes(
 
 
 def invalid_value(resource_type: str, resource_name: str, error: ConfigError) -> Refused:
-    """Return the error for an invalid value. `resource_type` is TOPIC, BROKER or GROUP."""
+    """Return the error for an invalid value. `resource_type` is the name of a ConfigResourceType."""
     resource = f"ConfigResource(type={resource_type}, name='{resource_name}')"
     return Refused(ErrorCode.INVALID_CONFIG, f"Invalid config value for resource {resource}: {error}")
 

@@ -83,6 +83,8 @@ class UpdateMode(Enum):
     TOPIC = "topic"
     #: A group's own setting, which is always dynamic.
     GROUP = "group"
+    #: A setting of a subscription to metrics of clients, which is always dynamic.
+    CLIENT_METRICS = "client-metrics"
 
 
 class Validator(Protocol):

@@ -10,6 +10,7 @@ from barnabas.base.config.catalog import (
     broker_setting,
     broker_synonyms,
 )
+from barnabas.base.config.client_metrics_config import CLIENT_METRICS_SETTINGS, client_metrics_values
 from barnabas.base.config.definition import UNKNOWN_TYPE_CODE, Setting, Value
 from barnabas.base.config.definitions.extra import SETTINGS as EXTRA_SETTINGS
 from barnabas.base.config.dynamic import DynamicConfig
@@ -75,6 +76,27 @@ def describe_group(
         group_values(dynamic.broker, overrides),
         overrides,
         ConfigSource.DYNAMIC_GROUP_CONFIG,
+        names=names,
+        include_synonyms=include_synonyms,
+        include_documentation=include_documentation,
+    )
+
+
+def describe_client_metrics(
+    dynamic: DynamicConfig,
+    own: Mapping[str, str],
+    *,
+    names: Iterable[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """Describe a subscription to metrics of clients whose settings are `own`."""
+    return _describe_entity(
+        dynamic,
+        CLIENT_METRICS_SETTINGS,
+        client_metrics_values(own),
+        own,
+        ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
         names=names,
         include_synonyms=include_synonyms,
         include_documentation=include_documentation,

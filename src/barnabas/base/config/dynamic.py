@@ -2,7 +2,7 @@
 
 A broker's value is its own dynamic one, else the cluster's dynamic default, else the file's, else Kafka's default. A
 topic's value is its own, else the broker's. This module does no I/O: the owner of the watches on /config in ZooKeeper calls
-`set_broker`, `set_cluster_default`, `set_topic` and `set_group` with decrypted passwords.
+`set_broker`, `set_cluster_default`, `set_topic`, `set_group` and `set_client_metrics` with decrypted passwords.
 
 Owner: the event loop.
 """
@@ -21,6 +21,11 @@ from barnabas.base.config.catalog import (
     TOPIC_SETTINGS,
     broker_synonyms,
     listener_base_name,
+)
+from barnabas.base.config.client_metrics_config import (
+    CLIENT_METRICS_SETTINGS,
+    ClientMetricsConfig,
+    client_metrics_config,
 )
 from barnabas.base.config.group_config import GroupConfig, check_group_setting, group_config
 from barnabas.base.config.log_config import AS_RETENTION, LogConfig
@@ -55,6 +60,8 @@ class DynamicConfig:
         self._logs: dict[str, LogConfig] = {}
         self._plain_log = log_config(self._broker)
         self._groups: dict[str, GroupConfig] = {}
+        #: Subscriptions to metrics of clients, by name. Replaced as a whole, so that its identity shows a change.
+        self.client_metrics: Mapping[str, ClientMetricsConfig] = {}
         # The broker's settings for groups do not change while it runs.
         self._plain_group = group_config(self._broker, {})[0]
         self._broker_listeners: list[BrokerListener] = []
@@ -138,6 +145,14 @@ class DynamicConfig:
         self._groups[group_id], corrected = group_config(self._broker, usable)
         return tuple(f"[settings of group {group_id}] {line}" for line in ignored + corrected)
 
+    def set_client_metrics(self, name: str, settings: Mapping[str, str]) -> tuple[str, ...]:
+        """Replace a subscription to metrics of clients; empty settings end it. Return the reasons for settings that are
+        ignored."""
+        usable, ignored = _usable(settings, self._check_client_metrics_entry)
+        others = {each: config for each, config in self.client_metrics.items() if each != name}
+        self.client_metrics = {**others, name: client_metrics_config(usable)} if usable else others
+        return tuple(f"[client metrics {name}] {line}" for line in ignored)
+
     def set_broker(self, settings: Mapping[str, str]) -> tuple[str, ...]:
         """Replace this broker's dynamic settings. Return the reasons for settings that are ignored: those already in ZooKeeper
         cannot be refused, and one bad setting must not prevent the others from taking effect."""
@@ -208,6 +223,13 @@ class DynamicConfig:
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
             raise ConfigError(f"Unknown topic config name: {name}")
+        setting.parse(raw)
+
+    @staticmethod
+    def _check_client_metrics_entry(name: str, raw: str) -> None:
+        setting = CLIENT_METRICS_SETTINGS.get(name)
+        if setting is None:
+            raise ConfigError(f"Unknown client metrics configuration: {name}")
         setting.parse(raw)
 
     def _check_transition(self, config: BrokerConfig) -> None:

@@ -40,6 +40,7 @@ class ApiVersionsApi:
             software = (request.client_software_name, request.client_software_version)
             if not all(map(_SOFTWARE.fullmatch, software)):
                 raise Refused(ErrorCode.INVALID_REQUEST, "client software name and version must be plain words")
+            call.channel.software = software
         return ApiVersionsResponse(
             api_keys=self._keys(),
             supported_features=[

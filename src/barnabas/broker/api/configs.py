@@ -1,8 +1,7 @@
 """DescribeConfigs v1 to v4, AlterConfigs v0 to v2, IncrementalAlterConfigs v0 to v1 (KIP-339): topics, brokers, the
-cluster's default, groups. ListConfigResources v0 and v1 (KIP-1142).
+cluster's default, groups, client metrics (KIP-714). ListConfigResources v0 and v1 (KIP-1142).
 
-Broker loggers answer with this process's log levels. Client metrics (resource type 16) belong to KRaft: refused as by a 3.9
-broker in ZooKeeper mode.
+Broker loggers answer with this process's log levels. Kafka has client metrics only in KRaft mode; here ZooKeeper keeps them.
 """
 
 import asyncio
@@ -14,10 +13,12 @@ from typing import Final, Protocol, TypeVar
 
 from barnabas.base.config.alter import ConfigChange, apply_changes, invalid_value, replacement
 from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
+from barnabas.base.config.client_metrics_config import CLIENT_METRICS_SETTINGS, validate_client_metrics
 from barnabas.base.config.definition import Setting
 from barnabas.base.config.describe import (
     ConfigEntry,
     describe_broker,
+    describe_client_metrics,
     describe_cluster_default,
     describe_group,
     describe_topic,
@@ -142,6 +143,14 @@ class ConfigsApi:
                     include_synonyms=synonyms,
                     include_documentation=documentation,
                 )
+            case ConfigResourceType.CLIENT_METRICS:
+                return describe_client_metrics(
+                    dynamic,
+                    await self._store.read(paths.CLIENT_METRICS, _subscription_entity(name)),
+                    names=keys,
+                    include_synonyms=synonyms,
+                    include_documentation=documentation,
+                )
         raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(resource.resource_type)}")
 
     # -- alter --------------------------------------------------------------------------------------------------------
@@ -221,6 +230,9 @@ class ConfigsApi:
                 check = partial(self._checked_broker, bool(name))
             case ConfigResourceType.GROUP:
                 entity_type, entity, check = paths.GROUPS, _group_entity(name), partial(self._checked_group, name)
+            case ConfigResourceType.CLIENT_METRICS:
+                entity_type, entity = paths.CLIENT_METRICS, _subscription_entity(name)
+                check = partial(_checked_client_metrics)
             case _:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(kind)}")
 
@@ -267,7 +279,7 @@ class ConfigsApi:
         brokers = [str(broker) for broker in sorted(self._context.metadata.brokers)]
         names: dict[ConfigResourceType, Iterable[str]] = {
             ConfigResourceType.GROUP: sorted(self._context.dynamic.groups),
-            ConfigResourceType.CLIENT_METRICS: (),  # Kafka does not collect them in ZooKeeper mode
+            ConfigResourceType.CLIENT_METRICS: sorted(self._context.dynamic.client_metrics),
             ConfigResourceType.BROKER_LOGGER: brokers,
             ConfigResourceType.BROKER: brokers,
             ConfigResourceType.TOPIC: sorted(self._context.metadata.topics),
@@ -320,6 +332,7 @@ _KNOWN: Final[Mapping[int, Mapping[str, Setting]]] = {
     ConfigResourceType.TOPIC: TOPIC_SETTINGS,
     ConfigResourceType.BROKER: BROKER_SETTINGS,
     ConfigResourceType.GROUP: GROUP_SETTINGS,
+    ConfigResourceType.CLIENT_METRICS: CLIENT_METRICS_SETTINGS,
 }
 
 
@@ -331,6 +344,21 @@ def _group_entity(group_id: str) -> str:
     if not paths.is_valid_name(entity):
         raise Refused(ErrorCode.INVALID_REQUEST, f"A group named '{group_id}' cannot have settings: use another name.")
     return entity
+
+
+def _subscription_entity(name: str) -> str:
+    """Return the name of the znode of a subscription to metrics of clients."""
+    if not name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+    entity = paths.sanitize(name)
+    if not paths.is_valid_name(entity):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"A subscription cannot be named '{name}': use another name.")
+    return entity
+
+
+def _checked_client_metrics(existing: Mapping[str, str], settings: Mapping[str, str]) -> Mapping[str, str]:
+    validate_client_metrics(settings)
+    return settings
 
 
 def _applied(

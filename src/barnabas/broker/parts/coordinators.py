@@ -1,19 +1,23 @@
-"""Builds the group, the transaction and the share coordinator. The first two need each other, and get it by a function."""
+"""Builds the group, the transaction and the share coordinator, and the leader's side of share groups. The first two need each
+other, and get it by a function.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from random import Random
 from typing import NamedTuple
 
 from barnabas.base.topics import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.base.words import TRANSACTION_VERSION
-from barnabas.broker.parts import groups, share_state, transactions
+from barnabas.broker.parts import groups, share, share_state, transactions
 from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.membership import MembershipParts
+from barnabas.broker.parts.share import ShareParts
 from barnabas.broker.parts.share_state import ShareStateParts
 from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.runtime.tasks import Spawn
-from barnabas.broker.runtime.threads import ThreadPool
+from barnabas.broker.runtime.threads import OnThread, ThreadPool
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.coordinator_log import InternalTopicLog
 from barnabas.broker.server.settings import allows_consumer_protocol
@@ -28,6 +32,18 @@ class Coordinators(NamedTuple):
     groups: GroupParts
     transactions: TransactionParts
     share_state: ShareStateParts
+    share: ShareParts
+
+    @property
+    def families(self) -> list[object]:
+        """Families of APIs."""
+        return [*self.groups.families, *self.transactions.families, *self.share_state.families, *self.share.families]
+
+    def close(self) -> None:
+        self.groups.coordinator.close()
+        self.transactions.coordinator.close()
+        self.share.partitions.close()
+        self.share_state.close()
 
 
 def assemble(
@@ -37,6 +53,9 @@ def assemble(
     loop: asyncio.AbstractEventLoop,
     pool: ThreadPool,
     *,
+    chance: Random,
+    load_settings: Callable[[Iterable[str]], Awaitable[None]],
+    on_thread: OnThread,
     spawn: Spawn,
     on_bug: Callable[[BaseException], None],
 ) -> Coordinators:
@@ -55,6 +74,13 @@ def assemble(
             registry=context.registry,
         )
 
+    share_state_parts = share_state.assemble(
+        context,
+        coordinator_context(
+            SHARE_GROUP_STATE_TOPIC, lambda: context.config.share_coordinator_state_topic_compression_codec
+        ),
+        membership.connections,
+    )
     group_parts = groups.assemble(
         context,
         coordinator_context(GROUP_METADATA_TOPIC, lambda: context.config.offsets_topic_compression_codec),
@@ -62,6 +88,7 @@ def assemble(
             features.level(GROUP_VERSION) >= 1 and allows_consumer_protocol(context.config)
         ),
         verify_transaction=transactions.offsets_verifier(context, lambda: transaction_parts.verifier),
+        share_persister=share_state_parts.persister,
     )
     transaction_parts = transactions.assemble(
         context,
@@ -74,11 +101,15 @@ def assemble(
         transaction_version=lambda: features.level(TRANSACTION_VERSION),
         on_bug=on_bug,
     )
-    share_state_parts = share_state.assemble(
+    share_parts = share.assemble(
         context,
-        coordinator_context(
-            SHARE_GROUP_STATE_TOPIC, lambda: context.config.share_coordinator_state_topic_compression_codec
-        ),
+        share_state_parts.persister,
         membership.connections,
+        loop,
+        chance=chance,
+        create_topic=membership.controller_client.create_topic,
+        load_settings=load_settings,
+        on_thread=on_thread,
+        spawn=spawn,
     )
-    return Coordinators(group_parts, transaction_parts, share_state_parts)
+    return Coordinators(group_parts, transaction_parts, share_state_parts, share_parts)

@@ -1,5 +1,5 @@
-"""Reads and writes the settings below /config in ZooKeeper, of topics, brokers, clients, users, addresses
-and groups.
+"""Reads and writes the settings below /config in ZooKeeper, of topics, brokers, clients, users, addresses,
+groups and subscriptions to metrics of clients.
 
 Read at the start, then by notification; written for all brokers, and applied here at once. Owner: the event loop.
 """
@@ -51,6 +51,8 @@ class EntitySettings:
             ignored = self._dynamic.set_topic(name, settings)
         elif entity_type == paths.GROUPS:
             ignored = self._dynamic.set_group(paths.desanitize(name), settings)
+        elif entity_type == paths.CLIENT_METRICS:
+            ignored = self._dynamic.set_client_metrics(paths.desanitize(name), settings)
         elif entity_type in (paths.CLIENTS, paths.USERS, paths.IPS):
             self._quotas.settings_changed(entity_type, name, settings)
             if entity_type == paths.USERS and "/" not in name:

@@ -15,12 +15,10 @@ from barnabas.broker.api.produce import ProduceApi
 from barnabas.broker.api.quotas import QuotasApi
 from barnabas.broker.api.scram import ScramApi
 from barnabas.broker.api.topics import TopicsApi
+from barnabas.broker.parts.coordinators import Coordinators
 from barnabas.broker.parts.entity_settings import EntitySettings
 from barnabas.broker.parts.feature import Plugin
-from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.security import SecurityParts
-from barnabas.broker.parts.share_state import ShareStateParts
-from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.replication.control_requests import ControlRequests
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.handler import ApiHandler
@@ -37,9 +35,7 @@ def build_handlers(
     control_requests: ControlRequests,
     settings: EntitySettings,
     security: SecurityParts,
-    groups: GroupParts,
-    transactions: TransactionParts,
-    share_state: ShareStateParts,
+    coordinators: Coordinators,
     produce: ProduceApi,
     plugins: Iterable[Plugin],
 ) -> Mapping[int, ApiHandler]:
@@ -51,16 +47,14 @@ def build_handlers(
         QuotasApi(context, settings.store, settings.change),
         ScramApi(context, settings.store, settings.change),
         *security.families(context),
-        *groups.families,
-        *transactions.families,
-        *share_state.families,
+        *coordinators.families,
         *(family for plugin in plugins for family in plugin.apis),
         FindCoordinatorApi(
             context,
             {
-                KeyType.GROUP: groups.coordinator.topic,
-                KeyType.TRANSACTION: transactions.coordinator.topic,
-                KeyType.SHARE: share_state.coordinator.topic,
+                KeyType.GROUP: coordinators.groups.coordinator.topic,
+                KeyType.TRANSACTION: coordinators.transactions.coordinator.topic,
+                KeyType.SHARE: coordinators.share_state.coordinator.topic,
             },
         ),
     ]

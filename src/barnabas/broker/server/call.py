@@ -44,6 +44,9 @@ class Channel(Protocol):
     gate: Gate | None
     listener_name: str
     peer_host: str
+    peer_port: int
+    #: The client's software and its version, as ApiVersions named them; empty if it did not.
+    software: tuple[str, str]
     #: The client id of the last request; set only if faults are injected.
     client_id: str
 

@@ -115,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self.gate = gate
         self._frame_bytes_max = pipeline.request_bytes_max if gate is None else gate.frame_bytes_max
         self.client_id = ""
+        self.software = ("", "")
         self.peer_host = ""
         self.peer_port = 0
         #: When the last request came or the last response went, for `connections.max.idle.ms`.

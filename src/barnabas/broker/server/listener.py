@@ -127,6 +127,8 @@ class SocketServer:
         self._listening: dict[socket.socket, Endpoint] = {}
         #: In order of arrival.
         self._connections: dict[Connection, None] = {}
+        #: Called with each connection that was closed.
+        self.closed_listeners: list[Callable[[Connection], None]] = []
         self._strangers = Strangers()
         self._accepting = False
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -454,6 +456,8 @@ class SocketServer:
         """Release a connection's place; called for every connection, also for those that `_opened` refused."""
         leave()
         self._connections.pop(connection, None)
+        for listener in self.closed_listeners:
+            listener(connection)
 
     def _schedule_idle_check(self) -> None:
         self._idle_timer = self._loop.call_later(max(0.1, self.limits.idle_ms_max / 1000 / 4), self._close_idle)

@@ -56,6 +56,8 @@ class MetricsServer:
         self._verdicts = verdicts or {}
         #: Views by path; empty without `barnabas.inside.enable`, and until the broker has started.
         self.views: Mapping[bytes, View] = {}
+        #: Return further metrics for /metrics, in Prometheus's text format.
+        self.pages: list[Callable[[], bytes]] = []
         self._server: asyncio.Server | None = None
         #: The oldest comes first.
         self._connections: dict[asyncio.StreamWriter, None] = {}
@@ -120,6 +122,7 @@ class MetricsServer:
             body, kind = json.dumps(document).encode() + b"\n", "application/json"
         elif path in (b"/metrics", b"/"):
             body = render(self._metrics) if isinstance(self._metrics, Registry) else await self._metrics()
+            body += b"".join(page() for page in self.pages)
             ok, kind = True, CONTENT_TYPE
         else:
             known = b", ".join([b"/metrics", *self._verdicts, *self.views])

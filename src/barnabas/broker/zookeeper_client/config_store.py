@@ -32,8 +32,8 @@ from barnabas.broker.zookeeper_client.znodes import (
 log = logging.getLogger(__name__)
 
 #: These znodes are deleted with their last setting.
-_SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS, paths.GROUPS)
-_ENTITY_TYPES = (*paths.CONFIG_ENTITY_TYPES, paths.GROUPS)
+_SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS, paths.GROUPS, paths.CLIENT_METRICS)
+_ENTITY_TYPES = (*paths.CONFIG_ENTITY_TYPES, paths.GROUPS, paths.CLIENT_METRICS)
 
 #: (entity type, sanitized entity name)
 Entity = tuple[str, str]
@@ -105,8 +105,8 @@ class ConfigStore:
         return await self.read_many(paths.USERS, names) if names else {}
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """Replace an entity's settings, then notify every broker. Deletes the znode of a user, client, address or group
-        with its last setting."""
+        """Replace an entity's settings, then notify every broker. Deletes the znode of a user, client, address, group
+        or subscription with its last setting."""
         await self.change(entity_type, name, lambda found: settings)
 
     async def change(self, entity_type: str, name: str, change: Change) -> Mapping[str, str] | None:
@@ -187,7 +187,7 @@ class ConfigStore:
             return  # another client has written, or is writing
 
     async def start(self, listener: ConfigListener, *, known: Callable[[], Iterable[Entity]]) -> None:
-        """Pass all settings of topics, brokers, users, clients, addresses and groups to the listener; `run` passes changes.
+        """Pass the settings of all entities to the listener; `run` passes changes.
 
         `known`: the entities with settings that the listener knows. After an absence it also learns which of them have none
         now.

@@ -59,6 +59,8 @@ IPS = "ips"
 CONFIG_ENTITY_TYPES = (TOPICS, CLIENTS, USERS, BROKERS_ENTITY, IPS)
 #: Created with the first group that has settings. Kafka's name in KRaft mode; a 3.9 broker does not read it.
 GROUPS = "groups"
+#: The same, for subscriptions to metrics of clients (KIP-714).
+CLIENT_METRICS = "client-metrics"
 
 #: The entity name for all clients, users, addresses or brokers without their own entry.
 DEFAULT_ENTITY = "<default>"

@@ -43,6 +43,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,17 @@ def _entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
         sensitive=config.is_sensitive,
         synonyms=tuple(Synonym(s.name, s.value, ConfigSource(s.source)) for s in config.synonyms),
     )
+
+
+async def list_resources(cluster: ClientCore, kind: ConfigResourceType) -> list[str]:
+    """List the resources of a type that have settings (KIP-1142)."""
+    # Version 0 lists client metrics only; later versions take the types.
+    version_min = 0 if kind is ConfigResourceType.CLIENT_METRICS else 1
+    broker_id = min(await cluster.brokers())
+    request = ListConfigResourcesRequest(resource_types=[kind])
+    response = await cluster.ask(broker_id, request, ListConfigResourcesResponse, version_min=version_min)
+    check(response.error_code)
+    return sorted(each.resource_name for each in response.config_resources if each.resource_type == kind)
 
 
 async def alter_configs(

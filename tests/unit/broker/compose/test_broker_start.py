@@ -35,7 +35,7 @@ from barnabas.wire.messages.update_metadata import (
 )
 from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, run, session, zookeeper
 
 ORDERS = TopicPartition("orders", 0)
 #: What both lives of the broker announce.
@@ -119,17 +119,16 @@ def test_requests_meant_for_the_broker_that_died_are_refused_by_its_successor(
     run(story())
 
 
-async def test_settings_in_zookeeper_hold_from_the_start_of_a_broker(tmp_path: Path) -> None:
+async def test_settings_in_zookeeper_hold_from_the_start_of_a_broker(ensemble: Ensemble, tmp_path: Path) -> None:
     """Not only from the next change on: a broker that restarts must not fall back to its file."""
 
-    async with zookeeper() as ensemble:
-        async with live_broker(ensemble, tmp_path) as broker:
-            changed = {"log.cleaner.threads": "2", "barnabas.request.max.elements": "4321"}
-            await broker.settings.write(paths.BROKERS_ENTITY, paths.DEFAULT_ENTITY, changed)
-            assert broker.cleaner.settings.threads == 2
-        async with live_broker(ensemble, tmp_path) as broker:
-            assert broker.cleaner.settings.threads == 2
-            assert broker.pipeline.elements_max == 4321
+    async with live_broker(ensemble, tmp_path) as broker:
+        changed = {"log.cleaner.threads": "2", "barnabas.request.max.elements": "4321"}
+        await broker.settings.write(paths.BROKERS_ENTITY, paths.DEFAULT_ENTITY, changed)
+        assert broker.cleaner.settings.threads == 2
+    async with live_broker(ensemble, tmp_path) as broker:
+        assert broker.cleaner.settings.threads == 2
+        assert broker.pipeline.elements_max == 4321
 
 
 async def test_broker_without_metadata_logs_that_it_waits_for_the_controller(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.base.errors import ErrorCode
+from barnabas.broker.compose import Broker
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.znodes import BrokerRegistration
@@ -15,7 +16,7 @@ from barnabas.client.errors import ConnectionLost
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, alter, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, session, zookeeper
 
 HOME = "127.0.0.1"
 
@@ -93,31 +94,31 @@ async def test_an_advertised_address_changes_at_once(tmp_path: Path) -> None:
         await until_advertised(port, ("localhost", port))
 
 
-async def test_a_listener_moves_to_another_port_and_stays_there_after_a_restart(tmp_path: Path) -> None:
-    async with zookeeper() as ensemble:
-        port = free_port()
-        async with live_broker(ensemble, tmp_path) as broker:
-            former = broker.ports[LISTENER]
-            assert await alter(broker, {"listeners": f"{LISTENER}://{HOME}:{port}"}) == (ErrorCode.NONE, None)
-            assert broker.ports == {LISTENER: port}
-            await until_advertised(port, (HOME, port))
-            await until_refused(former)
-        async with live_broker(ensemble, tmp_path) as broker, session(ensemble) as other:
-            assert broker.ports == {LISTENER: port}
-            assert await advertised(port) == (HOME, port)
-            assert await registered(other) == {LISTENER: port}
+async def test_a_listener_moves_to_another_port_and_stays_there_after_a_restart(
+    ensemble: Ensemble, tmp_path: Path
+) -> None:
+    port = free_port()
+    async with live_broker(ensemble, tmp_path) as broker:
+        former = broker.ports[LISTENER]
+        assert await alter(broker, {"listeners": f"{LISTENER}://{HOME}:{port}"}) == (ErrorCode.NONE, None)
+        assert broker.ports == {LISTENER: port}
+        await until_advertised(port, (HOME, port))
+        await until_refused(former)
+    async with live_broker(ensemble, tmp_path) as broker, session(ensemble) as other:
+        assert broker.ports == {LISTENER: port}
+        assert await advertised(port) == (HOME, port)
+        assert await registered(other) == {LISTENER: port}
 
 
 @pytest.mark.parametrize("host", [HOME, ""])
-async def test_the_host_of_a_listener_changes_on_the_same_port(tmp_path: Path, host: str) -> None:
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        port = broker.ports[LISTENER]
-        settings = {
-            "listeners": f"{LISTENER}://{host}:{port}",
-            "advertised.listeners": f"{LISTENER}://{HOME}:{port}",
-        }
-        assert await alter(broker, settings) == (ErrorCode.NONE, None)
-        await until_advertised(port, (HOME, port))
+async def test_the_host_of_a_listener_changes_on_the_same_port(broker: Broker, host: str) -> None:
+    port = broker.ports[LISTENER]
+    settings = {
+        "listeners": f"{LISTENER}://{host}:{port}",
+        "advertised.listeners": f"{LISTENER}://{HOME}:{port}",
+    }
+    assert await alter(broker, settings) == (ErrorCode.NONE, None)
+    await until_advertised(port, (HOME, port))
 
 
 async def test_listeners_that_cannot_work_are_refused_and_change_nothing(tmp_path: Path) -> None:

@@ -302,25 +302,24 @@ async def log_in(port: int, password: str) -> None:
         await client.brokers()
 
 
-async def test_a_listener_with_a_login_is_added(tmp_path: Path, authority: Authority) -> None:
-    async with zookeeper() as ensemble:
-        async with live(ensemble, tmp_path, authority) as broker:
-            await change(broker, {"sasl.enabled.mechanisms": "PLAIN"})
-            await change(
-                broker,
-                {
-                    "listeners": f"{LISTENERS},LOGIN://{HOME}:0",
-                    "listener.security.protocol.map": f"{PROTOCOLS},LOGIN:SASL_PLAINTEXT",
-                    "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_alice="wonder";',
-                },
-            )
-            await log_in(broker.ports["LOGIN"], "wonder")
-            stored = broker.dynamic.own
-        async with live(ensemble, tmp_path, authority) as broker:
-            assert broker.dynamic.own == stored
-            await log_in(broker.ports["LOGIN"], "wonder")
-            with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
-                await log_in(broker.ports["LOGIN"], "another")
+async def test_a_listener_with_a_login_is_added(ensemble: Ensemble, tmp_path: Path, authority: Authority) -> None:
+    async with live(ensemble, tmp_path, authority) as broker:
+        await change(broker, {"sasl.enabled.mechanisms": "PLAIN"})
+        await change(
+            broker,
+            {
+                "listeners": f"{LISTENERS},LOGIN://{HOME}:0",
+                "listener.security.protocol.map": f"{PROTOCOLS},LOGIN:SASL_PLAINTEXT",
+                "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_alice="wonder";',
+            },
+        )
+        await log_in(broker.ports["LOGIN"], "wonder")
+        stored = broker.dynamic.own
+    async with live(ensemble, tmp_path, authority) as broker:
+        assert broker.dynamic.own == stored
+        await log_in(broker.ports["LOGIN"], "wonder")
+        with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
+            await log_in(broker.ports["LOGIN"], "another")
 
 
 async def certificate(port: int) -> bytes:

@@ -16,7 +16,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble
 
 #: Not JSON, not an object, without any field, and of every wrong kind, for every znode that a broker reads.
 GARBAGE = {
@@ -99,27 +99,28 @@ async def put(zk: ZooKeeperSession, path: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-async def test_broker_starts_and_serves_whatever_others_have_written(tmp_path: Path, garbage: bytes) -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await create_top_level_paths(zk)
-        stateless = TopicAssignment(TopicId(b"stateless-topic!"), {0: ReplicaAssignment((1,))})
-        await zk.create(paths.topic("stateless"), stateless.encode())
-        for path in READ_AT_START:
+async def test_broker_starts_and_serves_whatever_others_have_written(
+    ensemble: Ensemble, zk: ZooKeeperSession, tmp_path: Path, garbage: bytes
+) -> None:
+    await create_top_level_paths(zk)
+    stateless = TopicAssignment(TopicId(b"stateless-topic!"), {0: ReplicaAssignment((1,))})
+    await zk.create(paths.topic("stateless"), stateless.encode())
+    for path in READ_AT_START:
+        await put(zk, path, garbage)
+    settings = {
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "delegation.token.secret.key": "key",
+    }
+    async with live_broker(ensemble, tmp_path, settings) as broker:
+        for path in WATCHED:
+            await zk.create(path, garbage, sequence=True)
+        for path in (paths.broker_id(8), paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION):
             await put(zk, path, garbage)
-        settings = {
-            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-            "super.users": "User:ANONYMOUS",
-            "delegation.token.secret.key": "key",
-        }
-        async with live_broker(ensemble, tmp_path, settings) as broker:
-            for path in WATCHED:
-                await zk.create(path, garbage, sequence=True)
-            for path in (paths.broker_id(8), paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION):
-                await put(zk, path, garbage)
-            # The correct znodes still take effect.
-            async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}", {})) as client:
-                await topic_admin.create_topics(client, [topic_admin.NewTopic(name="fine", partitions=1)])
-            await ConfigStore(zk, SystemClock()).write(paths.TOPICS, "fine", {"retention.ms": "12345"})
-            await eventually(lambda: broker.dynamic.log_config("fine").retention_ms == 12345)
-            await eventually(lambda: broker.metadata.has_all_leaders("fine", (0,)))
-            assert broker.controller.is_active
+        # The correct znodes still take effect.
+        async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}", {})) as client:
+            await topic_admin.create_topics(client, [topic_admin.NewTopic(name="fine", partitions=1)])
+        await ConfigStore(zk, SystemClock()).write(paths.TOPICS, "fine", {"retention.ms": "12345"})
+        await eventually(lambda: broker.dynamic.log_config("fine").retention_ms == 12345)
+        await eventually(lambda: broker.metadata.has_all_leaders("fine", (0,)))
+        assert broker.controller.is_active

@@ -34,7 +34,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
 from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, session, zookeeper
 
 GROUP = ConfigResourceType.GROUP
 #: A name that needs an encoding in ZooKeeper.
@@ -91,12 +91,11 @@ async def test_change_is_kept_in_zookeeper_and_reaches_the_other_broker(tmp_path
         assert await listed(one, [GROUP]) == (ErrorCode.NONE, set())
 
 
-async def test_broker_that_starts_knows_the_settings_of_groups(tmp_path: Path) -> None:
-    async with zookeeper() as ensemble:
-        async with live_broker(ensemble, tmp_path) as broker:
-            await alter(broker, "g", {"share.delivery.count.limit": "7"})
-        async with live_broker(ensemble, tmp_path) as broker:
-            assert broker.dynamic.group_config("g").share_delivery_count_limit == 7
+async def test_broker_that_starts_knows_the_settings_of_groups(ensemble: Ensemble, tmp_path: Path) -> None:
+    async with live_broker(ensemble, tmp_path) as broker:
+        await alter(broker, "g", {"share.delivery.count.limit": "7"})
+    async with live_broker(ensemble, tmp_path) as broker:
+        assert broker.dynamic.group_config("g").share_delivery_count_limit == 7
 
 
 @pytest.mark.parametrize(
@@ -110,45 +109,41 @@ async def test_broker_that_starts_knows_the_settings_of_groups(tmp_path: Path) -
         ({"share.isolation.level": "serializable"}, "String must be one of: read_committed, read_uncommitted"),
     ],
 )
-async def test_wrong_setting_changes_nothing(tmp_path: Path, settings: dict[str, str], message: str) -> None:
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        for validate_only in (True, False):
-            code, why = await alter(broker, "g", settings, validate_only=validate_only)
-            assert code == ErrorCode.INVALID_CONFIG
-            assert message in (why or "")
-        assert await listed(broker, [GROUP]) == (ErrorCode.NONE, set())
-        # A check alone writes nothing, either.
-        assert await alter(broker, "g", {"share.delivery.count.limit": "7"}, validate_only=True) == (0, None)
-        assert await listed(broker, [GROUP]) == (ErrorCode.NONE, set())
+async def test_wrong_setting_changes_nothing(broker: Broker, settings: dict[str, str], message: str) -> None:
+    for validate_only in (True, False):
+        code, why = await alter(broker, "g", settings, validate_only=validate_only)
+        assert code == ErrorCode.INVALID_CONFIG
+        assert message in (why or "")
+    assert await listed(broker, [GROUP]) == (ErrorCode.NONE, set())
+    # A check alone writes nothing, either.
+    assert await alter(broker, "g", {"share.delivery.count.limit": "7"}, validate_only=True) == (0, None)
+    assert await listed(broker, [GROUP]) == (ErrorCode.NONE, set())
 
 
-async def test_alter_configs_replaces_all_settings_of_the_group(tmp_path: Path) -> None:
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        await alter(broker, "g", {"share.delivery.count.limit": "7"})
-        resource = FullResource(
-            resource_type=GROUP,
-            resource_name="g",
-            configs=[FullConfig(name="share.isolation.level", value="read_committed")],
-        )
-        answer = await ask(broker, AlterConfigsRequest(resources=[resource]), AlterConfigsResponse, version=2)
-        assert [each.error_code for each in answer.responses] == [ErrorCode.NONE]
-        config = broker.dynamic.group_config("g")
-        assert (config.share_delivery_count_limit, config.share_isolation_level) == (5, "read_committed")
+async def test_alter_configs_replaces_all_settings_of_the_group(broker: Broker) -> None:
+    await alter(broker, "g", {"share.delivery.count.limit": "7"})
+    resource = FullResource(
+        resource_type=GROUP,
+        resource_name="g",
+        configs=[FullConfig(name="share.isolation.level", value="read_committed")],
+    )
+    answer = await ask(broker, AlterConfigsRequest(resources=[resource]), AlterConfigsResponse, version=2)
+    assert [each.error_code for each in answer.responses] == [ErrorCode.NONE]
+    config = broker.dynamic.group_config("g")
+    assert (config.share_delivery_count_limit, config.share_isolation_level) == (5, "read_committed")
 
 
-async def test_group_without_a_name_has_no_settings(tmp_path: Path) -> None:
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        assert (await alter(broker, "", {"share.delivery.count.limit": "7"}))[0] == ErrorCode.INVALID_REQUEST
-        assert (await describe(broker, ""))[0] == ErrorCode.INVALID_REQUEST
-        assert (await alter(broker, "..", {"share.delivery.count.limit": "7"}))[0] == ErrorCode.INVALID_REQUEST
+async def test_group_without_a_name_has_no_settings(broker: Broker) -> None:
+    assert (await alter(broker, "", {"share.delivery.count.limit": "7"}))[0] == ErrorCode.INVALID_REQUEST
+    assert (await describe(broker, ""))[0] == ErrorCode.INVALID_REQUEST
+    assert (await alter(broker, "..", {"share.delivery.count.limit": "7"}))[0] == ErrorCode.INVALID_REQUEST
 
 
-async def test_list_of_resources_has_the_types_that_were_asked_for(tmp_path: Path) -> None:
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        await alter(broker, "g", {"share.delivery.count.limit": "7"})
-        broker_types = {(ConfigResourceType.BROKER, "1"), (ConfigResourceType.BROKER_LOGGER, "1")}
-        assert await listed(broker, []) == (ErrorCode.NONE, {(GROUP, "g")} | broker_types)
-        assert await listed(broker, [ConfigResourceType.BROKER]) == (0, {(ConfigResourceType.BROKER, "1")})
-        assert await listed(broker, [3]) == (ErrorCode.UNSUPPORTED_VERSION, set())
-        # Version 0 knows client metrics alone, which are not collected.
-        assert await listed(broker, [], version=0) == (ErrorCode.NONE, set())
+async def test_list_of_resources_has_the_types_that_were_asked_for(broker: Broker) -> None:
+    await alter(broker, "g", {"share.delivery.count.limit": "7"})
+    broker_types = {(ConfigResourceType.BROKER, "1"), (ConfigResourceType.BROKER_LOGGER, "1")}
+    assert await listed(broker, []) == (ErrorCode.NONE, {(GROUP, "g")} | broker_types)
+    assert await listed(broker, [ConfigResourceType.BROKER]) == (0, {(ConfigResourceType.BROKER, "1")})
+    assert await listed(broker, [3]) == (ErrorCode.UNSUPPORTED_VERSION, set())
+    # Version 0 knows client metrics alone, which are not collected.
+    assert await listed(broker, [], version=0) == (ErrorCode.NONE, set())

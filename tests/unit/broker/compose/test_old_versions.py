@@ -67,14 +67,13 @@ async def fetch(broker: Broker, topic: str, *, version: int) -> PartitionData:
     return answer
 
 
-async def test_consumer_that_does_not_know_zstd_gets_an_error_and_no_bytes(tmp_path: Path) -> None:
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        await create(broker, "z", compression_type="zstd")
-        assert await produce(broker, "z") == ErrorCode.NONE
-        old = await fetch(broker, "z", version=9)
-        assert old.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE and not old.records
-        new = await fetch(broker, "z", version=10)
-        assert new.error_code == ErrorCode.NONE and new.records
+async def test_consumer_that_does_not_know_zstd_gets_an_error_and_no_bytes(broker: Broker) -> None:
+    await create(broker, "z", compression_type="zstd")
+    assert await produce(broker, "z") == ErrorCode.NONE
+    old = await fetch(broker, "z", version=9)
+    assert old.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE and not old.records
+    new = await fetch(broker, "z", version=10)
+    assert new.error_code == ErrorCode.NONE and new.records
 
 
 @pytest.mark.parametrize(
@@ -118,63 +117,59 @@ async def test_move_to_another_directory_is_kept_or_refused_as_in_kafka(tmp_path
             assert await move(broker, "t", path) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_name_of_krafts_own_topic_is_not_given_to_another(tmp_path: Path) -> None:
+async def test_name_of_krafts_own_topic_is_not_given_to_another(broker: Broker) -> None:
     """A broker that starts takes no log of that name for its own, so the records would be gone."""
 
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        refused = await create(broker, CLUSTER_METADATA_TOPIC)
-        assert refused.error_code == ErrorCode.INVALID_REQUEST and "prohibited" in (refused.error_message or "")
-        asked = MetadataRequest(topics=[MetadataRequestTopic(name=CLUSTER_METADATA_TOPIC)])
-        [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
-        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refused = await create(broker, CLUSTER_METADATA_TOPIC)
+    assert refused.error_code == ErrorCode.INVALID_REQUEST and "prohibited" in (refused.error_message or "")
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=CLUSTER_METADATA_TOPIC)])
+    [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_resource_that_is_altered_twice_in_one_request_stays_as_it_was(tmp_path: Path) -> None:
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        await create(broker, "t", retention_ms="1000")
-        await create(broker, "u")
-        request = alter_configs.AlterConfigsRequest(
-            resources=[
-                alter_configs.AlterConfigsResource(
-                    resource_type=ConfigResourceType.TOPIC,
-                    resource_name=name,
-                    configs=[alter_configs.AlterableConfig(name="retention.ms", value=value)],
-                )
-                for name, value in (("t", "2000"), ("u", "3000"), ("t", "4000"))
-            ]
-        )
-        response = await ask(broker, request, alter_configs.AlterConfigsResponse, version=2)
-        codes = [(each.resource_name, each.error_code) for each in response.responses]
-        twice = ("t", ErrorCode.INVALID_REQUEST)
-        assert codes == [twice, ("u", ErrorCode.NONE), twice]
-        resource = DescribeConfigsResource(
-            resource_type=ConfigResourceType.TOPIC, resource_name="t", configuration_keys=["retention.ms"]
-        )
-        described = DescribeConfigsRequest(resources=[resource])
-        [result] = (await ask(broker, described, DescribeConfigsResponse, version=4)).results
-        assert result.configs[0].value == "1000"
+async def test_resource_that_is_altered_twice_in_one_request_stays_as_it_was(broker: Broker) -> None:
+    await create(broker, "t", retention_ms="1000")
+    await create(broker, "u")
+    request = alter_configs.AlterConfigsRequest(
+        resources=[
+            alter_configs.AlterConfigsResource(
+                resource_type=ConfigResourceType.TOPIC,
+                resource_name=name,
+                configs=[alter_configs.AlterableConfig(name="retention.ms", value=value)],
+            )
+            for name, value in (("t", "2000"), ("u", "3000"), ("t", "4000"))
+        ]
+    )
+    response = await ask(broker, request, alter_configs.AlterConfigsResponse, version=2)
+    codes = [(each.resource_name, each.error_code) for each in response.responses]
+    twice = ("t", ErrorCode.INVALID_REQUEST)
+    assert codes == [twice, ("u", ErrorCode.NONE), twice]
+    resource = DescribeConfigsResource(
+        resource_type=ConfigResourceType.TOPIC, resource_name="t", configuration_keys=["retention.ms"]
+    )
+    described = DescribeConfigsRequest(resources=[resource])
+    [result] = (await ask(broker, described, DescribeConfigsResponse, version=4)).results
+    assert result.configs[0].value == "1000"
 
 
-async def test_deleted_topic_is_created_again_by_create_topics_and_not_by_metadata(tmp_path: Path) -> None:
+async def test_deleted_topic_is_created_again_by_create_topics_and_not_by_metadata(broker: Broker) -> None:
     """As with KRaft. A test of kafka-go deletes topics, and asks whether they are gone, with creation allowed."""
 
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=10_000)
-        for _ in range(3):
-            assert (await create(broker, "t")).error_code == ErrorCode.NONE
-            [deleted] = (await ask(broker, deletion, DeleteTopicsResponse, version=6)).responses
-            assert deleted.error_code == ErrorCode.NONE
-        broker.controller.machine.context.to_delete.add("going")
-        asked = MetadataRequest(topics=[MetadataRequestTopic(name="going")], allow_auto_topic_creation=True)
-        began_s = asyncio.get_running_loop().time()
-        [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
-        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert asyncio.get_running_loop().time() - began_s < FORMER_TOPIC_WAIT_S / 2
+    deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=10_000)
+    for _ in range(3):
+        assert (await create(broker, "t")).error_code == ErrorCode.NONE
+        [deleted] = (await ask(broker, deletion, DeleteTopicsResponse, version=6)).responses
+        assert deleted.error_code == ErrorCode.NONE
+    broker.controller.machine.context.to_delete.add("going")
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name="going")], allow_auto_topic_creation=True)
+    began_s = asyncio.get_running_loop().time()
+    [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert asyncio.get_running_loop().time() - began_s < FORMER_TOPIC_WAIT_S / 2
 
 
-async def test_topic_in_a_metadata_request_is_created_and_answered_with_its_leader(tmp_path: Path) -> None:
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-        asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
-        [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
-        assert topic.error_code == ErrorCode.NONE
-        assert [partition.leader_id for partition in topic.partitions] == [1]
+async def test_topic_in_a_metadata_request_is_created_and_answered_with_its_leader(broker: Broker) -> None:
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+    [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
+    assert topic.error_code == ErrorCode.NONE
+    assert [partition.leader_id for partition in topic.partitions] == [1]

@@ -85,14 +85,13 @@ async def test_entry_added_at_one_broker_applies_at_another() -> None:
         assert await one.exists("/kafka-acl/Topic/t") is None
 
 
-async def test_starting_broker_reads_the_stored_acls() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        async with broker(ensemble, opened) as (_, store):
-            await store.add(TOPIC, [READ_ALLOWED])
-            await store.add(PREFIX, [Entry("User:*", "*", AclOperation.WRITE, Permission.ALLOW)])
-        async with broker(ensemble, opened) as (fresh, _):
-            assert fresh.reads()
-            assert fresh.allows(ALICE, "h", AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, "tx-7")
+async def test_starting_broker_reads_the_stored_acls(ensemble: Ensemble, zk: ZooKeeperSession) -> None:
+    async with broker(ensemble, zk) as (_, store):
+        await store.add(TOPIC, [READ_ALLOWED])
+        await store.add(PREFIX, [Entry("User:*", "*", AclOperation.WRITE, Permission.ALLOW)])
+    async with broker(ensemble, zk) as (fresh, _):
+        assert fresh.reads()
+        assert fresh.allows(ALICE, "h", AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, "tx-7")
 
 
 async def test_two_brokers_that_change_one_resource_lose_nothing() -> None:
@@ -140,24 +139,23 @@ async def test_unreadable_change_leaves_the_known_entries_in_force() -> None:
         assert known.reads()
 
 
-async def test_unreadable_list_denies_everything() -> None:
+async def test_unreadable_list_denies_everything(ensemble: Ensemble, zk: ZooKeeperSession) -> None:
     """Kafka takes it for empty. With `allow.everyone.if.no.acl.found` that lets everybody in."""
 
-    async with zookeeper() as ensemble, session(ensemble) as one:
-        await one.create("/kafka-acl/Topic/t", b"no json", make_path=True)
-        authorizer = AclAuthorizer(allow_if_no_acl=True)
-        store = AclStore(one, authorizer, ensemble.clock)
-        await store.start()
-        assert authorizer.allows(ALICE, "h", AclOperation.READ, AclResourceType.TOPIC, "other")
-        assert not authorizer.allows(ALICE, "h", AclOperation.READ, AclResourceType.TOPIC, "t")
-        with pytest.raises(AclUnreadable):
-            await store.add(TOPIC, [READ_ALLOWED])
-        # One list that cannot be read does not keep the others from being changed.
-        await store.add(ResourcePattern(AclResourceType.TOPIC, "u"), [READ_ALLOWED])
-        everything, other = await store.remove([Filter(), Filter(name="u")])
-        assert [pattern.name for pattern, _ in everything.entries] == ["u"]
-        assert [type(failure) for failure in everything.failures] == [AclUnreadable], "it is not said to be done"
-        assert [pattern.name for pattern, _ in other.entries] == ["u"] and not other.failures
+    await zk.create("/kafka-acl/Topic/t", b"no json", make_path=True)
+    authorizer = AclAuthorizer(allow_if_no_acl=True)
+    store = AclStore(zk, authorizer, ensemble.clock)
+    await store.start()
+    assert authorizer.allows(ALICE, "h", AclOperation.READ, AclResourceType.TOPIC, "other")
+    assert not authorizer.allows(ALICE, "h", AclOperation.READ, AclResourceType.TOPIC, "t")
+    with pytest.raises(AclUnreadable):
+        await store.add(TOPIC, [READ_ALLOWED])
+    # One list that cannot be read does not keep the others from being changed.
+    await store.add(ResourcePattern(AclResourceType.TOPIC, "u"), [READ_ALLOWED])
+    everything, other = await store.remove([Filter(), Filter(name="u")])
+    assert [pattern.name for pattern, _ in everything.entries] == ["u"]
+    assert [type(failure) for failure in everything.failures] == [AclUnreadable], "it is not said to be done"
+    assert [pattern.name for pattern, _ in other.entries] == ["u"] and not other.failures
 
 
 async def test_entry_that_two_filters_cover_is_reported_for_both_and_removed_once() -> None:
@@ -217,28 +215,30 @@ async def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
         await eventually(lambda: not obeying.reads())
 
 
-async def test_entry_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed() -> None:
+async def test_entry_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed(
+    ensemble: Ensemble, zk: ZooKeeperSession
+) -> None:
     """A client that added it at another broker, and removed it at this one, got success, but the entry stayed."""
 
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        behind = ReadsBehind(opened)
-        await behind.fall_behind()
-        async with broker(ensemble, opened) as (_, other):
-            await other.add(TOPIC, [READ_ALLOWED])
-            store = AclStore(cast(ZooKeeperSession, behind), ReadableAuthorizer(), ensemble.clock)
-            exact = Filter(TOPIC.resource_type, TOPIC.name, TOPIC.pattern_type)
-            [removed] = await store.remove([exact])
-            assert removed.entries == [(TOPIC, READ_ALLOWED)]
-            assert (await opened.exists(path_of(TOPIC))) is None
+    behind = ReadsBehind(zk)
+    await behind.fall_behind()
+    async with broker(ensemble, zk) as (_, other):
+        await other.add(TOPIC, [READ_ALLOWED])
+        store = AclStore(cast(ZooKeeperSession, behind), ReadableAuthorizer(), ensemble.clock)
+        exact = Filter(TOPIC.resource_type, TOPIC.name, TOPIC.pattern_type)
+        [removed] = await store.remove([exact])
+        assert removed.entries == [(TOPIC, READ_ALLOWED)]
+        assert (await zk.exists(path_of(TOPIC))) is None
 
 
-async def test_entry_that_was_removed_is_added_again_where_a_server_of_zookeeper_still_has_it() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        behind = ReadsBehind(opened)
-        async with broker(ensemble, opened) as (_, other):
-            await other.add(TOPIC, [READ_ALLOWED])
-            await behind.fall_behind(path_of(TOPIC))
-            await other.remove([Filter(TOPIC.resource_type, TOPIC.name, TOPIC.pattern_type)])
-            store = AclStore(cast(ZooKeeperSession, behind), ReadableAuthorizer(), ensemble.clock)
-            await store.add(TOPIC, [READ_ALLOWED])
-            assert await opened.exists(path_of(TOPIC)) is not None
+async def test_entry_that_was_removed_is_added_again_where_a_server_of_zookeeper_still_has_it(
+    ensemble: Ensemble, zk: ZooKeeperSession
+) -> None:
+    behind = ReadsBehind(zk)
+    async with broker(ensemble, zk) as (_, other):
+        await other.add(TOPIC, [READ_ALLOWED])
+        await behind.fall_behind(path_of(TOPIC))
+        await other.remove([Filter(TOPIC.resource_type, TOPIC.name, TOPIC.pattern_type)])
+        store = AclStore(cast(ZooKeeperSession, behind), ReadableAuthorizer(), ensemble.clock)
+        await store.add(TOPIC, [READ_ALLOWED])
+        assert await zk.exists(path_of(TOPIC)) is not None

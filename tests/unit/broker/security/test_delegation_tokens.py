@@ -11,10 +11,11 @@ from barnabas.broker.security.principal import Principal
 from barnabas.broker.security.token_store import TokenStore
 from barnabas.broker.security.tokens import DelegationTokens, TokenLimits, concerns
 from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.wire.auth.exchange import SaslFailed
 from barnabas.wire.auth.mechanisms.scram import ScramClient, ScramMechanism, ScramServer
 from tests.support.waiting import eventually
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, session, zookeeper
 
 ALICE, BOB, CAROL = (Principal("User", name) for name in ("alice", "bob", "carol"))
 LIMITS = TokenLimits(lifetime_ms_max=10_000, renewal_ms=1_000)
@@ -163,22 +164,23 @@ async def test_token_lies_in_zookeeper_without_its_secret_and_the_other_broker_h
             following.cancel()
 
 
-async def test_expired_token_that_cannot_be_removed_ends_no_broker_and_keeps_no_other() -> None:
+async def test_expired_token_that_cannot_be_removed_ends_no_broker_and_keeps_no_other(
+    ensemble: Ensemble, zk: ZooKeeperSession
+) -> None:
     """The controller removes them, in a task whose failure ends the broker; the next controller would be the next to end."""
 
-    async with zookeeper() as ensemble, session(ensemble) as one:
-        known = tokens()
-        store = TokenStore(one, known, ensemble.clock)
-        await store.start()
-        for token_id in ("locked", "other"):
-            await store.write(
-                known.create(token_id=token_id, owner=ALICE, requester=ALICE, renewers=(), lifetime_ms=1, now_ms=0)
-            )
-        await one.create(f"{paths.delegation_token('locked')}/something")
-        async with asyncio.TaskGroup() as tasks:
-            removing = tasks.create_task(store.remove_expired(5, lambda: True))
-            await eventually(lambda: len(known) <= 1)
-            await asyncio.sleep(0.05)
-            assert not removing.done()
-            removing.cancel()
-        assert await one.children(paths.DELEGATION_TOKENS) == ("locked",)
+    known = tokens()
+    store = TokenStore(zk, known, ensemble.clock)
+    await store.start()
+    for token_id in ("locked", "other"):
+        await store.write(
+            known.create(token_id=token_id, owner=ALICE, requester=ALICE, renewers=(), lifetime_ms=1, now_ms=0)
+        )
+    await zk.create(f"{paths.delegation_token('locked')}/something")
+    async with asyncio.TaskGroup() as tasks:
+        removing = tasks.create_task(store.remove_expired(5, lambda: True))
+        await eventually(lambda: len(known) <= 1)
+        await asyncio.sleep(0.05)
+        assert not removing.done()
+        removing.cancel()
+    assert await zk.children(paths.DELEGATION_TOKENS) == ("locked",)

@@ -11,7 +11,6 @@ from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache, Metad
 from barnabas.broker.zookeeper_client.registration import create_top_level_paths
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from tests.unit.broker.zookeeper_client.test_metadata_cache import ORDERS_ID, OTHER_ID, partition, update
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 
 class Hearing:
@@ -47,60 +46,55 @@ async def topics_in(zk: ZooKeeperSession, *topics: str) -> None:
         await zk.create(paths.topic(topic))
 
 
-async def test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await topics_in(zk, "orders")
-        cluster = Hearing(zk)
-        await cluster.hear((1, 200))
-        assert cluster.known == ["orders"]
-        assert cluster.cache.topic_name(OTHER_ID) is None
-        assert cluster.changes[-1] == MetadataChange(
-            deleted=(TopicPartition("gone", 0),), deleted_ids=frozenset({OTHER_ID})
-        )
+async def test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile(zk: ZooKeeperSession) -> None:
+    await topics_in(zk, "orders")
+    cluster = Hearing(zk)
+    await cluster.hear((1, 200))
+    assert cluster.known == ["orders"]
+    assert cluster.cache.topic_name(OTHER_ID) is None
+    assert cluster.changes[-1] == MetadataChange(
+        deleted=(TopicPartition("gone", 0),), deleted_ids=frozenset({OTHER_ID})
+    )
 
 
-async def test_broker_looks_again_when_another_controller_speaks_and_not_each_time() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await topics_in(zk, "orders")
-        cluster = Hearing(zk)
-        await cluster.hear((1, 100))
-        assert cluster.known == ["gone", "orders"], "the controller that announced it also reports its deletion"
-        await cluster.hear((2, 100))
-        assert cluster.known == ["orders"]
-        await cluster.hear((2, 100))
-        assert len(cluster.looks) == 1
+async def test_broker_looks_again_when_another_controller_speaks_and_not_each_time(zk: ZooKeeperSession) -> None:
+    await topics_in(zk, "orders")
+    cluster = Hearing(zk)
+    await cluster.hear((1, 100))
+    assert cluster.known == ["gone", "orders"], "the controller that announced it also reports its deletion"
+    await cluster.hear((2, 100))
+    assert cluster.known == ["orders"]
+    await cluster.hear((2, 100))
+    assert len(cluster.looks) == 1
 
 
-async def test_topic_that_was_made_again_meanwhile_stays() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await topics_in(zk, "orders")
-        cluster = Hearing(zk)
-        hearing = asyncio.ensure_future(cluster.hear((1, 200)))
-        for _ in range(2):
-            await asyncio.sleep(0)  # ZooKeeper has been asked
-        new = TopicId(bytes(range(2, 18)))
-        cluster.cache.update(update(("gone", new, [partition(0, 2)])))
-        await hearing
-        assert cluster.known == ["gone", "orders"]
-        assert cluster.cache.topic_id("gone") == new
+async def test_topic_that_was_made_again_meanwhile_stays(zk: ZooKeeperSession) -> None:
+    await topics_in(zk, "orders")
+    cluster = Hearing(zk)
+    hearing = asyncio.ensure_future(cluster.hear((1, 200)))
+    for _ in range(2):
+        await asyncio.sleep(0)  # ZooKeeper has been asked
+    new = TopicId(bytes(range(2, 18)))
+    cluster.cache.update(update(("gone", new, [partition(0, 2)])))
+    await hearing
+    assert cluster.known == ["gone", "orders"]
+    assert cluster.cache.topic_id("gone") == new
 
 
-async def test_session_that_ends_meanwhile_is_no_reason_to_forget_or_to_end() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await topics_in(zk, "orders")
-        cluster = Hearing(zk)
-        await zk.stop()
-        await cluster.hear((1, 200))
-        assert cluster.known == ["gone", "orders"]
+async def test_session_that_ends_meanwhile_is_no_reason_to_forget_or_to_end(zk: ZooKeeperSession) -> None:
+    await topics_in(zk, "orders")
+    cluster = Hearing(zk)
+    await zk.stop()
+    await cluster.hear((1, 200))
+    assert cluster.known == ["gone", "orders"]
 
 
-async def test_deletion_of_the_topics_znode_ends_no_broker() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await topics_in(zk)
-        await zk.delete(paths.BROKER_TOPICS)
-        cluster = Hearing(zk)
-        await cluster.hear((1, 200))
-        assert cluster.known == ["gone", "orders"]
+async def test_deletion_of_the_topics_znode_ends_no_broker(zk: ZooKeeperSession) -> None:
+    await topics_in(zk)
+    await zk.delete(paths.BROKER_TOPICS)
+    cluster = Hearing(zk)
+    await cluster.hear((1, 200))
+    assert cluster.known == ["gone", "orders"]
 
 
 class BehindOthers:
@@ -117,9 +111,8 @@ class BehindOthers:
         return tuple(each for each in await self._zk.children(path) if each != "orders" or not self._is_behind)
 
 
-async def test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_stays() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await topics_in(zk, "orders")
-        cluster = Hearing(cast(ZooKeeperSession, BehindOthers(zk)))
-        await cluster.hear((2, 100))
-        assert cluster.known == ["orders"]
+async def test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_stays(zk: ZooKeeperSession) -> None:
+    await topics_in(zk, "orders")
+    cluster = Hearing(cast(ZooKeeperSession, BehindOthers(zk)))
+    await cluster.hear((2, 100))
+    assert cluster.known == ["orders"]

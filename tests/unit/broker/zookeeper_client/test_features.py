@@ -28,56 +28,53 @@ async def seen(features: ClusterFeatures) -> tuple[int, int]:
     return features.epoch, features.level(TRANSACTION_VERSION)
 
 
-async def test_brokers_of_any_age_agree_on_the_epoch_and_every_change_raises_it() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        old = ClusterFeatures(zk)
-        await put(zk, 1, is_ours=True)
-        history = [await seen(old)]
-        for is_ours in (True, False):
-            await put(zk, 2, is_ours=is_ours)
-            history.append(await seen(old))
-            assert await seen(ClusterFeatures(zk)) == history[-1], "a broker that has just started"
-            await zk.delete(paths.broker_id(2))
-            history.append(await seen(old))
-        assert [level for _, level in history] == [2, 2, 2, 0, 2]
-        epochs = [epoch for epoch, _ in history]
-        assert epochs == sorted(set(epochs))
-
-
-async def test_broker_that_returns_at_once_with_other_features_is_noticed() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        features, changed = ClusterFeatures(zk), asyncio.Event()
-        features.on_change = changed.set
-        returned: list[Collection[int]] = []
-        features.on_returned = returned.append
-        for broker_id in (1, 2):
-            await put(zk, broker_id, is_ours=True)
-        assert (await seen(features))[1] == 2
+async def test_brokers_of_any_age_agree_on_the_epoch_and_every_change_raises_it(zk: ZooKeeperSession) -> None:
+    old = ClusterFeatures(zk)
+    await put(zk, 1, is_ours=True)
+    history = [await seen(old)]
+    for is_ours in (True, False):
+        await put(zk, 2, is_ours=is_ours)
+        history.append(await seen(old))
+        assert await seen(ClusterFeatures(zk)) == history[-1], "a broker that has just started"
         await zk.delete(paths.broker_id(2))
-        await put(zk, 2, is_ours=False)
-        async with asyncio.timeout(60):
-            await changed.wait()
-        assert (await seen(features))[1] == 0
-        assert returned == [{2}]
+        history.append(await seen(old))
+    assert [level for _, level in history] == [2, 2, 2, 0, 2]
+    epochs = [epoch for epoch, _ in history]
+    assert epochs == sorted(set(epochs))
 
 
-async def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
+async def test_broker_that_returns_at_once_with_other_features_is_noticed(zk: ZooKeeperSession) -> None:
+    features, changed = ClusterFeatures(zk), asyncio.Event()
+    features.on_change = changed.set
+    returned: list[Collection[int]] = []
+    features.on_returned = returned.append
+    for broker_id in (1, 2):
+        await put(zk, broker_id, is_ours=True)
+    assert (await seen(features))[1] == 2
+    await zk.delete(paths.broker_id(2))
+    await put(zk, 2, is_ours=False)
+    async with asyncio.timeout(60):
+        await changed.wait()
+    assert (await seen(features))[1] == 0
+    assert returned == [{2}]
+
+
+async def test_broker_that_returns_after_it_was_missed_is_noticed(zk: ZooKeeperSession) -> None:
     """The controller may not have reported its absence: it was the controller itself, and is back before there is another."""
 
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        features = ClusterFeatures(zk)
-        returned: list[Collection[int]] = []
-        features.on_returned = returned.append
-        for broker_id in (1, 2):
-            await put(zk, broker_id, is_ours=True)
-        await features.refresh()
-        await zk.delete(paths.broker_id(2))
-        await features.refresh()
-        assert returned == []
-        await put(zk, 2, is_ours=True)
-        await put(zk, 3, is_ours=True)
-        await features.refresh()
-        assert returned == [{2}], "3 is new: no request waits for its former process"
+    features = ClusterFeatures(zk)
+    returned: list[Collection[int]] = []
+    features.on_returned = returned.append
+    for broker_id in (1, 2):
+        await put(zk, broker_id, is_ours=True)
+    await features.refresh()
+    await zk.delete(paths.broker_id(2))
+    await features.refresh()
+    assert returned == []
+    await put(zk, 2, is_ours=True)
+    await put(zk, 3, is_ours=True)
+    await features.refresh()
+    assert returned == [{2}], "3 is new: no request waits for its former process"
 
 
 async def test_missing_share_groups_are_logged_once_per_change_with_the_brokers_that_lack_them(
@@ -94,7 +91,7 @@ async def test_missing_share_groups_are_logged_once_per_change_with_the_brokers_
         features = ClusterFeatures(zk)
         await put(zk, 1, is_ours=True)
         await features.refresh()
-        assert features.level(SHARE_VERSION) == 1
+        assert features.level(SHARE_VERSION) == 2
         assert lines() == [], "nothing was ever missing"
         for broker_id in (12, 3):
             await put(zk, broker_id, is_ours=False)
@@ -116,16 +113,15 @@ async def test_missing_share_groups_are_logged_once_per_change_with_the_brokers_
         assert lines() == [("INFO", "[features] share groups are on again: every broker has share.version")]
 
 
-async def test_foreign_child_of_broker_ids_has_no_features_and_stops_no_broker() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        features = ClusterFeatures(zk)
-        await put(zk, 1, is_ours=True)
-        await zk.create(f"{paths.BROKER_IDS}/note-to-self", b"hello")
-        for name in ("02", "3e9", "99999999999", "٣"):
-            await zk.create(f"{paths.BROKER_IDS}/{name}", b"hello")
-        assert (await seen(features))[1] == 2
-        await zk.create(paths.broker_id(2), b"{")
-        assert (await seen(features))[1] == 0
+async def test_foreign_child_of_broker_ids_has_no_features_and_stops_no_broker(zk: ZooKeeperSession) -> None:
+    features = ClusterFeatures(zk)
+    await put(zk, 1, is_ours=True)
+    await zk.create(f"{paths.BROKER_IDS}/note-to-self", b"hello")
+    for name in ("02", "3e9", "99999999999", "٣"):
+        await zk.create(f"{paths.BROKER_IDS}/{name}", b"hello")
+    assert (await seen(features))[1] == 2
+    await zk.create(paths.broker_id(2), b"{")
+    assert (await seen(features))[1] == 0
 
 
 async def test_an_expired_session_puts_the_look_off_until_there_is_another() -> None:

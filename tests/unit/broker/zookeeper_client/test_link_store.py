@@ -38,29 +38,27 @@ async def store_with_topics(opened: object) -> LinkStore:
     return store
 
 
-async def test_without_links_list_and_delete_find_nothing() -> None:
+async def test_without_links_list_and_delete_find_nothing(zk: ZooKeeperSession) -> None:
     """Also if a client has created the parent of notifications, or deleted that of links: no broker ends because of it."""
 
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        store = LinkStore(opened)
-        assert not await store.delete("east")
-        await opened.ensure_path(paths.LINK_CHANGES)
-        assert await store.names() == []
-        assert not await store.delete("east")
+    store = LinkStore(zk)
+    assert not await store.delete("east")
+    await zk.ensure_path(paths.LINK_CHANGES)
+    assert await store.names() == []
+    assert not await store.delete("east")
 
 
-async def test_former_leader_that_wakes_late_overwrites_only_what_it_still_leads() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        store = await store_with_topics(opened)
-        former, later = noted(3, 7), noted(4, 7, final_offset=100)
-        assert await store.write_partitions("east", {ORDERS: former, PAYMENTS: former}) == set()
-        assert await store.write_partitions("east", {ORDERS: later}) == set()
+async def test_former_leader_that_wakes_late_overwrites_only_what_it_still_leads(zk: ZooKeeperSession) -> None:
+    store = await store_with_topics(zk)
+    former, later = noted(3, 7), noted(4, 7, final_offset=100)
+    assert await store.write_partitions("east", {ORDERS: former, PAYMENTS: former}) == set()
+    assert await store.write_partitions("east", {ORDERS: later}) == set()
 
-        late = noted(3, 8)
-        assert await store.write_partitions("east", {ORDERS: late, PAYMENTS: late}) == {ORDERS}
+    late = noted(3, 8)
+    assert await store.write_partitions("east", {ORDERS: late, PAYMENTS: late}) == {ORDERS}
 
-        assert await store.partition("east", ORDERS) == later
-        assert await store.partition("east", PAYMENTS) == late
+    assert await store.partition("east", ORDERS) == later
+    assert await store.partition("east", PAYMENTS) == late
 
 
 async def test_two_leaders_that_write_at_once_leave_the_later_ones_word() -> None:
@@ -78,12 +76,11 @@ async def test_two_leaders_that_write_at_once_leave_the_later_ones_word() -> Non
             await one.delete(paths.link_partition("east", ORDERS))
 
 
-async def test_what_cannot_be_read_is_written_over() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        store = await store_with_topics(opened)
-        await opened.create(paths.link_partition("east", ORDERS), b"{", make_path=True)
-        assert await store.write_partitions("east", {ORDERS: noted(1, 1)}) == set()
-        assert await store.partition("east", ORDERS) == noted(1, 1)
+async def test_what_cannot_be_read_is_written_over(zk: ZooKeeperSession) -> None:
+    store = await store_with_topics(zk)
+    await zk.create(paths.link_partition("east", ORDERS), b"{", make_path=True)
+    assert await store.write_partitions("east", {ORDERS: noted(1, 1)}) == set()
+    assert await store.partition("east", ORDERS) == noted(1, 1)
 
 
 def stopped(mirror: MirrorTopic) -> MirrorTopic | None:
@@ -98,61 +95,58 @@ async def take_changes(opened: ZooKeeperSession) -> list[LinkChange]:
     return found
 
 
-async def test_others_hear_of_what_was_done_though_the_answer_to_it_was_lost() -> None:
+async def test_others_hear_of_what_was_done_though_the_answer_to_it_was_lost(zk: ZooKeeperSession) -> None:
     """They would not mirror a new topic, or go on with one that has ended, until their next session."""
 
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        await LinkStore(opened).prepare()
-        store = LinkStore(cast(ZooKeeperSession, LosesAnswers(opened)))
-        await store.create("east", LinkSpec(topics=".*", configs={}))
-        await store.create_topic("east", "orders", MirrorTopic())
-        changed = await store.change_topic("east", "orders", stopped)
-        assert changed is not None and changed.state is MirrorState.STOPPED
-        of_topic = LinkChange("east", "orders")
-        assert await take_changes(opened) == [LinkChange("east"), of_topic, of_topic]
-        await store.delete("east")
-        assert await take_changes(opened) == [LinkChange("east")]
-        assert await store.spec("east") is None
+    await LinkStore(zk).prepare()
+    store = LinkStore(cast(ZooKeeperSession, LosesAnswers(zk)))
+    await store.create("east", LinkSpec(topics=".*", configs={}))
+    await store.create_topic("east", "orders", MirrorTopic())
+    changed = await store.change_topic("east", "orders", stopped)
+    assert changed is not None and changed.state is MirrorState.STOPPED
+    of_topic = LinkChange("east", "orders")
+    assert await take_changes(zk) == [LinkChange("east"), of_topic, of_topic]
+    await store.delete("east")
+    assert await take_changes(zk) == [LinkChange("east")]
+    assert await store.spec("east") is None
 
 
-async def test_repeated_write_of_a_dead_broker_sends_its_notification() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        store = await store_with_topics(opened)
-        promoting = MirrorTopic(state=MirrorState.PROMOTING)
-        await opened.set(paths.link_topic("east", "orders"), promoting.encode())
-        await take_changes(opened)
-        assert await store.change_topic("east", "orders", lambda _: promoting) == promoting
-        await store.create_topic("east", "orders", MirrorTopic())
-        assert await store.topic("east", "orders") == promoting
-        assert await take_changes(opened) == [LinkChange("east", "orders")] * 2
-        # A change that changes nothing sends no notification.
-        assert await store.change_topic("east", "orders", lambda _: None) == promoting
-        assert await take_changes(opened) == []
+async def test_repeated_write_of_a_dead_broker_sends_its_notification(zk: ZooKeeperSession) -> None:
+    store = await store_with_topics(zk)
+    promoting = MirrorTopic(state=MirrorState.PROMOTING)
+    await zk.set(paths.link_topic("east", "orders"), promoting.encode())
+    await take_changes(zk)
+    assert await store.change_topic("east", "orders", lambda _: promoting) == promoting
+    await store.create_topic("east", "orders", MirrorTopic())
+    assert await store.topic("east", "orders") == promoting
+    assert await take_changes(zk) == [LinkChange("east", "orders")] * 2
+    # A change that changes nothing sends no notification.
+    assert await store.change_topic("east", "orders", lambda _: None) == promoting
+    assert await take_changes(zk) == []
 
 
-async def test_what_a_link_added_to_acls_is_remembered_and_goes_with_the_link() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as opened:
-        store = await store_with_topics(opened)
-        assert await store.added_acls("east") == {}
-        entries = frozenset(
-            Entry("User:ann", "*", operation, Permission.ALLOW) for operation in (AclOperation.READ, AclOperation.WRITE)
-        )
-        patterns = [
-            ResourcePattern(kind, name, pattern_type)
-            for kind in (AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.TRANSACTIONAL_ID)
-            for name in ("orders", "a-b/c d", "*")
-            for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
-        ]
-        for pattern in patterns:
-            await store.write_added_acls("east", pattern, frozenset(list(entries)[:1]))
-            await store.write_added_acls("east", pattern, entries)
-        assert await store.added_acls("east") == dict.fromkeys(patterns, entries)
-        await store.write_added_acls("east", patterns[0], frozenset())
-        await store.write_added_acls("east", patterns[0], frozenset())
-        await opened.create(f"{paths.link_acls('east')}/nonsense", b"{}")
-        await opened.set(paths.link_acl("east", "TOPIC", "PREFIXED", "orders"), b"no json")
-        assert await store.added_acls("east") == dict.fromkeys(patterns[2:], entries)
-        assert await store.delete("east")
-        assert await opened.exists(paths.link("east")) is None
-        with pytest.raises(NoNode):
-            await store.write_added_acls("east", patterns[0], entries)
+async def test_what_a_link_added_to_acls_is_remembered_and_goes_with_the_link(zk: ZooKeeperSession) -> None:
+    store = await store_with_topics(zk)
+    assert await store.added_acls("east") == {}
+    entries = frozenset(
+        Entry("User:ann", "*", operation, Permission.ALLOW) for operation in (AclOperation.READ, AclOperation.WRITE)
+    )
+    patterns = [
+        ResourcePattern(kind, name, pattern_type)
+        for kind in (AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.TRANSACTIONAL_ID)
+        for name in ("orders", "a-b/c d", "*")
+        for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+    ]
+    for pattern in patterns:
+        await store.write_added_acls("east", pattern, frozenset(list(entries)[:1]))
+        await store.write_added_acls("east", pattern, entries)
+    assert await store.added_acls("east") == dict.fromkeys(patterns, entries)
+    await store.write_added_acls("east", patterns[0], frozenset())
+    await store.write_added_acls("east", patterns[0], frozenset())
+    await zk.create(f"{paths.link_acls('east')}/nonsense", b"{}")
+    await zk.set(paths.link_acl("east", "TOPIC", "PREFIXED", "orders"), b"no json")
+    assert await store.added_acls("east") == dict.fromkeys(patterns[2:], entries)
+    assert await store.delete("east")
+    assert await zk.exists(paths.link("east")) is None
+    with pytest.raises(NoNode):
+        await store.write_added_acls("east", patterns[0], entries)

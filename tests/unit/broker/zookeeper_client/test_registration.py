@@ -53,13 +53,12 @@ async def test_registration_leaves_the_znode_that_kafka_leaves() -> None:
         assert epoch == stat.czxid == place.epoch
 
 
-async def test_persistent_paths_are_made_empty_as_kafka_makes_them() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await create_top_level_paths(zk)
-        await create_top_level_paths(zk)
-        for path in paths.PERSISTENT:
-            data, stat = await zk.get(path)
-            assert (data, stat.version) == (None, 0)
+async def test_persistent_paths_are_made_empty_as_kafka_makes_them(zk: ZooKeeperSession) -> None:
+    await create_top_level_paths(zk)
+    await create_top_level_paths(zk)
+    for path in paths.PERSISTENT:
+        data, stat = await zk.get(path)
+        assert (data, stat.version) == (None, 0)
 
 
 async def test_second_broker_with_the_same_id_is_refused_with_the_address_of_the_first() -> None:
@@ -105,52 +104,54 @@ async def test_broker_that_was_killed_closes_its_former_session_and_registers_at
         await eventually(lambda: SessionState.EXPIRED in states)
 
 
-async def test_broker_registers_when_the_connection_is_back_that_was_lost_just_before(tmp_path: Path) -> None:
+async def test_broker_registers_when_the_connection_is_back_that_was_lost_just_before(
+    ensemble: Ensemble, zk: ZooKeeperSession, tmp_path: Path
+) -> None:
     """kazoo does not tell the key of its session while it is not connected."""
 
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await create_top_level_paths(zk)
-        place = BrokerRegistrar(
-            zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
-        )
-        registering: list[asyncio.Task[int]] = []
+    await create_top_level_paths(zk)
+    place = BrokerRegistrar(
+        zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
+    )
+    registering: list[asyncio.Task[int]] = []
 
-        def lost(state: SessionState) -> None:
-            if state is SessionState.SUSPENDED:
-                registering.append(asyncio.ensure_future(place.register()))
+    def lost(state: SessionState) -> None:
+        if state is SessionState.SUSPENDED:
+            registering.append(asyncio.ensure_future(place.register()))
 
-        zk.on_state(lost)
-        states = states_of(zk)
-        ensemble.drop_connections()
-        await eventually(lambda: SessionState.SUSPENDED in states)
-        assert await registering[0] == place.epoch
-        _, owned = await zk.get(paths.broker_id(7))
-        assert owned.ephemeral_owner == zk.session_id
-        assert f"{zk.session_id:x}" in (tmp_path / FILE_NAME).read_text()
+    zk.on_state(lost)
+    states = states_of(zk)
+    ensemble.drop_connections()
+    await eventually(lambda: SessionState.SUSPENDED in states)
+    assert await registering[0] == place.epoch
+    _, owned = await zk.get(paths.broker_id(7))
+    assert owned.ephemeral_owner == zk.session_id
+    assert f"{zk.session_id:x}" in (tmp_path / FILE_NAME).read_text()
 
 
-async def test_broker_whose_session_is_over_as_it_registers_hears_of_that(tmp_path: Path) -> None:
+async def test_broker_whose_session_is_over_as_it_registers_hears_of_that(
+    ensemble: Ensemble, zk: ZooKeeperSession, tmp_path: Path
+) -> None:
     """The next session registers it. Any other error ends the broker."""
 
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await create_top_level_paths(zk)
-        place = BrokerRegistrar(
-            zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
-        )
-        registering: list[asyncio.Task[int]] = []
+    await create_top_level_paths(zk)
+    place = BrokerRegistrar(
+        zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
+    )
+    registering: list[asyncio.Task[int]] = []
 
-        def expired(state: SessionState) -> None:
-            if state is SessionState.EXPIRED:
-                registering.append(asyncio.ensure_future(place.register()))
+    def expired(state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            registering.append(asyncio.ensure_future(place.register()))
 
-        zk.on_state(expired)
-        states = states_of(zk)
-        ensemble.expire_sessions()
-        await eventually(lambda: SessionState.EXPIRED in states)
-        with pytest.raises(SessionExpired):
-            await registering[0]
-        await eventually(lambda: SessionState.RENEWED in states)
-        assert await place.register() > 0
+    zk.on_state(expired)
+    states = states_of(zk)
+    ensemble.expire_sessions()
+    await eventually(lambda: SessionState.EXPIRED in states)
+    with pytest.raises(SessionExpired):
+        await registering[0]
+    await eventually(lambda: SessionState.RENEWED in states)
+    assert await place.register() > 0
 
 
 async def test_broker_that_was_killed_as_it_registered_closes_that_session_too(tmp_path: Path) -> None:
@@ -219,20 +220,19 @@ async def test_broker_with_other_ports_waits_for_the_session_of_its_former_self(
 
 
 async def test_session_key_is_readable_for_its_owner_only_and_never_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ensemble: Ensemble, zk: ZooKeeperSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        kept = former(ensemble, tmp_path)
-        await kept.keep(await zk.key())
-        file = tmp_path / FILE_NAME
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        secret = json.loads(file.read_bytes())["password"]
-        assert bytes.fromhex(secret) == (await zk.key()).password
-        assert secret not in repr(await zk.key())
-        file.write_bytes(file.read_bytes()[:-1])
-        assert not await kept.end(zk.session_id)
-        assert "is damaged" in caplog.text
-        assert secret not in caplog.text
+    kept = former(ensemble, tmp_path)
+    await kept.keep(await zk.key())
+    file = tmp_path / FILE_NAME
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    secret = json.loads(file.read_bytes())["password"]
+    assert bytes.fromhex(secret) == (await zk.key()).password
+    assert secret not in repr(await zk.key())
+    file.write_bytes(file.read_bytes()[:-1])
+    assert not await kept.end(zk.session_id)
+    assert "is damaged" in caplog.text
+    assert secret not in caplog.text
 
 
 async def test_session_of_another_broker_is_not_closed(tmp_path: Path) -> None:
@@ -250,27 +250,27 @@ async def test_former_self_that_stays_is_a_duplicate() -> None:
             await registrar(now, broker(1, 9092), wait_ms=50).register()
 
 
-async def test_broker_registers_again_after_its_session_expired_with_a_higher_epoch() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await create_top_level_paths(zk)
-        states = states_of(zk)
-        place = registrar(zk, broker(1, 9092))
-        first = await place.register()
-        # Asking again in the same session changes nothing.
-        assert await place.register() == first
-        ensemble.expire_sessions()
-        await eventually(lambda: SessionState.RENEWED in states)
-        assert await place.register() > first
-        # The controller can tell that it is still the same process, with all that it had.
-        data, _ = await zk.get("/brokers/ids/1")
-        assert BrokerRegistration.decode(1, data or b"").incarnation == first
+async def test_broker_registers_again_after_its_session_expired_with_a_higher_epoch(
+    ensemble: Ensemble, zk: ZooKeeperSession
+) -> None:
+    await create_top_level_paths(zk)
+    states = states_of(zk)
+    place = registrar(zk, broker(1, 9092))
+    first = await place.register()
+    # Asking again in the same session changes nothing.
+    assert await place.register() == first
+    ensemble.expire_sessions()
+    await eventually(lambda: SessionState.RENEWED in states)
+    assert await place.register() > first
+    # The controller can tell that it is still the same process, with all that it had.
+    data, _ = await zk.get("/brokers/ids/1")
+    assert BrokerRegistration.decode(1, data or b"").incarnation == first
 
 
-async def test_first_broker_chooses_the_cluster_id_and_the_others_find_it() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        assert await create_or_get_cluster_id(zk, lambda: "W0vlOuTWSMqfJRGHnv4WcQ") == "W0vlOuTWSMqfJRGHnv4WcQ"
-        assert await create_or_get_cluster_id(zk, lambda: "another") == "W0vlOuTWSMqfJRGHnv4WcQ"
-        assert (await zk.get("/cluster/id"))[0] == GOLDEN["/cluster/id"]["data"].encode()
+async def test_first_broker_chooses_the_cluster_id_and_the_others_find_it(zk: ZooKeeperSession) -> None:
+    assert await create_or_get_cluster_id(zk, lambda: "W0vlOuTWSMqfJRGHnv4WcQ") == "W0vlOuTWSMqfJRGHnv4WcQ"
+    assert await create_or_get_cluster_id(zk, lambda: "another") == "W0vlOuTWSMqfJRGHnv4WcQ"
+    assert (await zk.get("/cluster/id"))[0] == GOLDEN["/cluster/id"]["data"].encode()
 
 
 async def test_brokers_that_race_agree_on_one_cluster_id() -> None:
@@ -281,15 +281,13 @@ async def test_brokers_that_race_agree_on_one_cluster_id() -> None:
         assert ids[0] == ids[1]
 
 
-async def test_generated_broker_ids_start_above_the_reserved_ones_and_never_repeat() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1001
-        assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1002
+async def test_generated_broker_ids_start_above_the_reserved_ones_and_never_repeat(zk: ZooKeeperSession) -> None:
+    assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1001
+    assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1002
 
 
-async def test_failed_directory_is_reported_although_the_parent_of_reports_was_deleted() -> None:
-    async with zookeeper() as ensemble, session(ensemble) as zk:
-        await create_top_level_paths(zk)
-        await zk.delete(paths.LOG_DIR_EVENT_NOTIFICATION)
-        await report_log_dir_failure(zk, BrokerId(1))
-        assert len(await zk.children(paths.LOG_DIR_EVENT_NOTIFICATION)) == 1
+async def test_failed_directory_is_reported_although_the_parent_of_reports_was_deleted(zk: ZooKeeperSession) -> None:
+    await create_top_level_paths(zk)
+    await zk.delete(paths.LOG_DIR_EVENT_NOTIFICATION)
+    await report_log_dir_failure(zk, BrokerId(1))
+    assert len(await zk.children(paths.LOG_DIR_EVENT_NOTIFICATION)) == 1

@@ -59,6 +59,8 @@ SETTINGS: Final = (
     Setting("barnabas.inside.enable", BOOLEAN, False, LOW, None, READ_ONLY,
             "Whether the metrics port also shows the inside of this broker as JSON, at /inside: replicas, waiting requests, "
             "the controller's decisions, producers, znodes; no records and no secrets. The console reads it."),
+    Setting("barnabas.client.metrics.max.series", INT, 10_000, LOW, at_least(1), READ_ONLY,
+            "How many series of metrics that clients push a broker keeps; the clients whose last push is the oldest go first."),
     Setting("barnabas.otel.endpoint", STRING, None, LOW, None, READ_ONLY,
             "Where traces go: an OpenTelemetry collector that takes OTLP over HTTP, http://collector:4318. None: no traces. "
             "Needs the extra otel."),

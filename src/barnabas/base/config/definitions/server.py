@@ -83,6 +83,6 @@ SETTINGS: Final = (
     Setting("kafka.metrics.polling.interval.secs", INT, 10, LOW, at_least(1), READ_ONLY,
             "How often these reporters poll.", no_effect=reasons.METRICS),
     Setting("telemetry.max.bytes", INT, MIB, LOW, at_least(1), READ_ONLY,
-            "Largest batch of client metrics (KIP-714) that is accepted.", no_effect=reasons.TELEMETRY),
+            "Largest batch of client metrics (KIP-714) that is accepted."),
 )
 # fmt: on

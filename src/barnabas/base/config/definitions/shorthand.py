@@ -23,3 +23,4 @@ PER_BROKER: Final = UpdateMode.PER_BROKER
 CLUSTER_WIDE: Final = UpdateMode.CLUSTER_WIDE
 TOPIC: Final = UpdateMode.TOPIC
 GROUP: Final = UpdateMode.GROUP
+CLIENT_METRICS: Final = UpdateMode.CLIENT_METRICS

@@ -1,0 +1,1 @@
+"""Metrics that clients push to their brokers (KIP-714)."""
