@@ -84,7 +84,8 @@ class ShareGroupsApi:
     @serves("DescribeShareGroupOffsets", refusal("groups <- groups"))
     async def describe_offsets(self, call: Call, request: describing.DescribeShareGroupOffsetsRequest) -> ApiMessage:
         self._context.require_share_groups()
-        groups = [await self._describe_offsets(call, each) for each in request.groups]
+        once = {each.group_id: each for each in request.groups}
+        groups = [await self._describe_offsets(call, each) for each in once.values()]
         return describing.DescribeShareGroupOffsetsResponse(groups=groups)
 
     async def _describe_offsets(
