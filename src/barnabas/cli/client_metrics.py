@@ -15,6 +15,7 @@ from barnabas.client.asynchronous import AsyncClient
 _KIND = ConfigResourceType.CLIENT_METRICS
 
 TOOL = Tool(
+    note="Asks clients for their metrics; see [metrics of clients](client-metrics.md).",
     kafka="kafka-client-metrics.sh",
     options=(
         *CONNECTION,
