@@ -64,7 +64,7 @@ class ShareAdmin:
     # -- AlterShareGroupOffsets ----------------------------------------------------------------------------------------
 
     def begin_alter(self, request: altering.AlterShareGroupOffsetsRequest, now_ms: int) -> Result[Alteration]:
-        """Note the states that are about to be set. The group is created if there is none: it begins where it was told."""
+        """Note the states that are about to be set. A group that does not exist is created, and begins at these offsets."""
         out = Outcome()
         group_id = request.group_id
         group = self._protocol.require(group_id) if group_id in self._groups else ShareGroup(group_id)
