@@ -216,9 +216,8 @@ class Producer:
         self._buffered_bytes += size
         delivery = Delivery(batch, len(batch.records) - 1)
         if delivery.position == 0:
-            await asyncio.sleep(
-                0
-            )  # the previous batch may be full: let the pump send it even if the caller never waits
+            # The previous batch may be full: let the pump send it even if the caller never waits.
+            await asyncio.sleep(0)
         return delivery
 
     async def flush(self) -> None:
