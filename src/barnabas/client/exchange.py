@@ -71,7 +71,7 @@ _NAMES_UP_TO: Final[dict[int, tuple[int, Callable[[Any], Sequence[Any]]]]] = {
 }
 
 
-def sayable(message: ApiMessage, version: int) -> int:
+def version_with_names(message: ApiMessage, version: int) -> int:
     """Return at most the last version that names topics, unless the request knows the id of each of its topics."""
     if message.API_KEY not in _NAMES_UP_TO:
         return version
