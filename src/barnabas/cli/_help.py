@@ -16,15 +16,14 @@ _LEFT_MAX: Final = 28
 def tool_help(name: str, summary: str, tool: Tool) -> str:
     """Return the help of a tool: usage, actions, arguments, options, examples."""
     parts = [usage(name, tool), _paragraphs(f"{summary}\n\n{tool.about}")]
-    actions = [(f"{action.flag} {_words_of(tool, action)}", _about(tool, action)) for action in tool.actions]
-    if len(actions) > 1 or tool.actions[0].flag:
-        parts.append(_section("Actions, exactly one" if len(actions) > 1 else "Action", actions))
-    arguments = [(each.shown, _meaning(tool, each)) for each in tool.arguments]
-    options = [(each.shown, _meaning(tool, each)) for each in tool.options]
+    if shown := actions(tool):
+        parts.append(_section("Actions, exactly one" if len(shown) > 1 else "Action", shown))
+    arguments = [(each.shown, meaning(tool, each)) for each in tool.arguments]
+    options = [(each.shown, meaning(tool, each)) for each in tool.options]
     parts += [_section("Arguments", arguments)] * bool(arguments)
     parts.append(_section("Options", [*options, ("--help", "Print this and exit.")]))
     if tool.examples:
-        parts.append(f"{_examples_heading(tool)}:\n" + "\n".join(f"  {line}" for line in tool.examples))
+        parts.append(f"{_examples_heading(tool)}:\n" + "\n".join(map(_example, tool.examples)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -32,6 +31,21 @@ def _examples_heading(tool: Tool) -> str:
     """Say where the cluster is, if the examples leave it to the environment."""
     is_left_out = BOOTSTRAP in tool.options and not any(BOOTSTRAP.flag in line for line in tool.examples)
     return f"Examples, after export {BOOTSTRAP.env}=localhost:9092" if is_left_out else "Examples"
+
+
+def actions(tool: Tool) -> list[tuple[str, str]]:
+    """Return the actions with the arguments that they take, and what they do; none of a tool that does one thing."""
+    return [
+        (f"{action.flag} {_words_of(tool, action)}".strip(), _about(tool, action))
+        for action in tool.actions
+        if action.flag
+    ]
+
+
+def _example(line: str) -> str:
+    """Fold a long command line as a shell takes it."""
+    lines = textwrap.wrap(line, _width() - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(f"  {each}" for each in " \\\n".join(lines).split("\n"))
 
 
 def usage(name: str, tool: Tool) -> str:
@@ -77,13 +91,13 @@ def _about(tool: Tool, action: Action) -> str:
     return f"{action.help} Needs {' and '.join(flags)}." if flags else action.help
 
 
-def _meaning(tool: Tool, each: Option | Argument) -> str:
+def meaning(tool: Tool, each: Option | Argument) -> str:
     """Return what an option means, its default, and the actions that take it if not all do."""
     text = each.help
     if isinstance(each, Option):
         text = text or each.refused
         text += f" No effect: {each.no_effect}." if each.no_effect else ""
-    if each.default:
+    if each.default and each.default != -1:
         text += f" [{each.default}]"
     readers = tool.readers(each)
     if len(tool.actions) > 1 and 0 < len(readers) < len(tool.actions):

@@ -56,9 +56,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    groups: tuple[str, ...]
+    group: Sequence[str]
     all_groups: bool
-    topics: tuple[str, ...]
+    topic: Sequence[str]
     all_topics: bool
 
 
@@ -69,12 +69,12 @@ def reset(
         raise UsageError("Option [reset-offsets] only accepts one of [execute] and [dry-run]")
     if not execute and not dry_run:
         sys.stderr.write(_DRY_RUN_WARNING + "\n")
-    if not scope.topics and not scope.all_topics and rule.kind != "from_file":
+    if not scope.topic and not scope.all_topics and rule.kind != "from_file":
         raise UsageError("One of the reset scopes should be defined: --all-topics, --topic.")
-    file_plan = _read_plan(rule.text, scope.groups) if rule.kind == "from_file" else None
+    file_plan = _read_plan(rule.text, scope.group) if rule.kind == "from_file" else None
     plan = run(config, lambda cluster: _reset(cluster, rule, scope, file_plan, execute=execute))
     if export:
-        sys.stdout.write(to_csv(plan, with_group=len(scope.groups) != 1) + "\n")
+        sys.stdout.write(to_csv(plan, with_group=len(scope.group) != 1) + "\n")
     elif json:
         say_json(
             [
@@ -139,7 +139,7 @@ def from_csv(text: str, groups: Sequence[str]) -> Plan:
 
 
 async def _reset(cluster: AsyncClient, rule: Rule, scope: Scope, file_plan: Plan | None, *, execute: bool) -> Plan:
-    groups = [entry.group_id for entry in await admin.list_groups(cluster)] if scope.all_groups else list(scope.groups)
+    groups = [entry.group_id for entry in await admin.list_groups(cluster)] if scope.all_groups else list(scope.group)
     plan: Plan = {}
     for group in groups:
         description = await admin.describe_group(cluster, group)
@@ -168,7 +168,7 @@ async def _plan(
     if scope.all_topics:
         partitions = sorted(committed)
     else:
-        partitions, unknown = await expand_topics(cluster, scope.topics)
+        partitions, unknown = await expand_topics(cluster, scope.topic)
         if unknown:
             raise UsageError(f"topic {', '.join(unknown)} does not exist")
     return await _apply(cluster, rule, partitions, committed)

@@ -2,19 +2,19 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final
-
-import typer
+from dataclasses import dataclass
+from typing import Final
 
 from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.broker.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS
 from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
+from barnabas.cli._connection import run
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
+from barnabas.cli.tool import CONNECTION, JSON, Option, Rule, Tool, excludes, needs
 from barnabas.client.admin import acls as admin
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import ClientConfig
 
 _CLUSTER: Final = ResourcePattern(AclResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL)
 
@@ -31,98 +31,6 @@ _SUPPORTED: Final = {
 Plan = dict[ResourcePattern, list[Ace]]
 
 
-def command(
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    add: Annotated[bool, typer.Option("--add", help="Add entries.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove entries.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List entries.")] = False,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="A topic; '*' for all.")] = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False,
-    group: Annotated[list[str] | None, typer.Option("--group", help="A consumer group; '*' for all.")] = None,
-    transactional_id: Annotated[
-        list[str] | None, typer.Option("--transactional-id", help="A transactional id; '*' for all.")
-    ] = None,
-    idempotent: Annotated[bool, typer.Option("--idempotent", help="With --producer: idempotent writes.")] = False,
-    delegation_token: Annotated[list[str] | None, typer.Option("--delegation-token", help="A token.")] = None,
-    user_principal: Annotated[list[str] | None, typer.Option("--user-principal", help="A user as a resource.")] = None,
-    resource_pattern_type: Annotated[
-        str, typer.Option("--resource-pattern-type", help="literal, prefixed; to list or remove also any, match.")
-    ] = "literal",
-    operation: Annotated[
-        list[str] | None, typer.Option("--operation", help="The operation to allow or deny. [All]")
-    ] = None,
-    allow_principal: Annotated[
-        list[str] | None, typer.Option("--allow-principal", metavar="User:NAME", help="A principal to allow.")
-    ] = None,
-    deny_principal: Annotated[
-        list[str] | None, typer.Option("--deny-principal", metavar="User:NAME", help="A principal to deny.")
-    ] = None,
-    principal: Annotated[
-        list[str] | None, typer.Option("--principal", metavar="User:NAME", help="With --list: only theirs.")
-    ] = None,
-    allow_host: Annotated[list[str] | None, typer.Option("--allow-host", help="A host to allow them from. [*]")] = None,
-    deny_host: Annotated[list[str] | None, typer.Option("--deny-host", help="A host to deny them from. [*]")] = None,
-    producer: Annotated[bool, typer.Option("--producer", help="All that a producer needs.")] = False,
-    consumer: Annotated[bool, typer.Option("--consumer", help="All that a consumer needs.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Assume yes and do not ask.")] = False,
-    json: Json = False,
-) -> None:
-    """List, add and remove access control entries."""
-    action = exactly_one("Command", list=list_, add=add, remove=remove)
-    if action == "list" and (producer or consumer or allow_host or allow_principal or deny_host or deny_principal):
-        raise UsageError('Option "[list]" can\'t be used with roles, principals or hosts to allow or deny')
-    if (producer or consumer) and (operation or deny_principal or deny_host):
-        raise UsageError(
-            "With --producer or --consumer operations are inferred, and no principal or host can be denied"
-        )
-    if principal and action != "list":
-        raise UsageError("The --principal option is only available if --list is set")
-    if producer and not topic:
-        raise UsageError("With --producer you must specify a --topic")
-    if idempotent and not producer:
-        raise UsageError("The --idempotent option is only available if --producer is set")
-    if consumer and (not topic or not group or (not producer and (cluster or transactional_id))):
-        raise UsageError(
-            "With --consumer you must specify a --topic and a --group and no --cluster or --transactional-id option "
-            "should be specified."
-        )
-    kind = _pattern_type(resource_pattern_type)
-    patterns = _patterns(
-        kind,
-        {
-            AclResourceType.TOPIC: topic,
-            AclResourceType.GROUP: group,
-            AclResourceType.TRANSACTIONAL_ID: transactional_id,
-            AclResourceType.DELEGATION_TOKEN: delegation_token,
-            AclResourceType.USER: user_principal,
-        },
-        cluster=cluster or idempotent,
-    )
-    config = options(bootstrap_server, command_config)
-    if action == "list":
-        run(config, lambda connected: _list(connected, patterns, [_principal(name) for name in principal or ()], json))
-        return
-    if not patterns:
-        raise UsageError(
-            "You must provide at least one resource: --topic <topic> or --cluster or --group <group> or "
-            "--delegation-token <Delegation Token ID>"
-        )
-    subjects = _Subjects(allow_principal, allow_host, deny_principal, deny_host)
-    plan = plan_acls(
-        patterns, subjects, operation or ["All"], producer=producer, consumer=consumer, idempotent=idempotent
-    )
-    if action == "add":
-        if kind not in (PatternType.LITERAL, PatternType.PREFIXED):
-            raise UsageError(f"A '--resource-pattern-type' value of '{kind.name}' is not valid when adding acls.")
-        if not all(plan.values()):
-            raise UsageError("You must specify one of: --allow-principal, --deny-principal when trying to add ACLs.")
-        run(config, lambda connected: _add(connected, plan))
-    else:
-        chosen = {pattern: entries for pattern, entries in plan.items() if force or _confirm(pattern, entries)}
-        run(config, lambda connected: _remove(connected, chosen))
-
-
 def _pattern_type(text: str) -> PatternType:
     try:
         kind = PatternType[text.upper()]
@@ -133,15 +41,6 @@ def _pattern_type(text: str) -> PatternType:
     return kind
 
 
-def _patterns(
-    kind: PatternType, named: Mapping[AclResourceType, Sequence[str] | None], *, cluster: bool
-) -> list[ResourcePattern]:
-    found = [ResourcePattern(resource, name.strip(), kind) for resource, names in named.items() for name in names or ()]
-    if cluster and kind is PatternType.LITERAL:
-        found.append(_CLUSTER)
-    return found
-
-
 def _principal(text: str) -> str:
     kind, colon, name = text.strip().partition(":")
     if not colon or not kind or not name:
@@ -149,26 +48,108 @@ def _principal(text: str) -> str:
     return f"{kind}:{name}"
 
 
-class _Subjects:
+_ROLES_RULE = "With --producer or --consumer operations are inferred, and no principal or host can be denied"
+_CONSUMER_RULE = (
+    "With --consumer you must specify a --topic and a --group and no --cluster or --transactional-id option should be "
+    "specified."
+)
+TOOL = Tool(
+    kafka="kafka-acls.sh",
+    options=(
+        *CONNECTION,
+        Option("--topic", "A topic; '*' for all.", many=True),
+        Option("--cluster", "The cluster itself.", bool, name="whole_cluster"),
+        Option("--group", "A consumer group; '*' for all.", many=True),
+        Option("--transactional-id", "A transactional id; '*' for all.", many=True),
+        Option("--idempotent", "With --producer: idempotent writes.", bool),
+        Option("--delegation-token", "A token.", many=True),
+        Option("--user-principal", "A user as a resource.", many=True),
+        Option(
+            "--resource-pattern-type",
+            "literal, prefixed; to list or remove also any, match.",
+            _pattern_type,
+            default="literal",
+        ),
+        Option("--operation", "The operation to allow or deny. [All]", many=True),
+        Option("--allow-principal", "A principal to allow.", _principal, metavar="User:NAME", many=True),
+        Option("--deny-principal", "A principal to deny.", _principal, metavar="User:NAME", many=True),
+        Option("--principal", "Only the entries of these.", _principal, metavar="User:NAME", many=True),
+        Option("--allow-host", "A host to allow them from. [*]", many=True),
+        Option("--deny-host", "A host to deny them from. [*]", many=True),
+        Option("--producer", "All that a producer needs.", bool),
+        Option("--consumer", "All that a consumer needs.", bool),
+        Option("--force", "Assume yes and do not ask.", bool),
+        JSON,
+    ),
+    rules=(
+        excludes("--producer", "--operation", "--deny-principal", "--deny-host", says=_ROLES_RULE),
+        excludes("--consumer", "--operation", "--deny-principal", "--deny-host", says=_ROLES_RULE),
+        needs("--producer", "--topic", says="With --producer you must specify a --topic"),
+        needs("--idempotent", "--producer", says="The --idempotent option is only available if --producer is set"),
+        needs("--consumer", "--topic", "--group", says=_CONSUMER_RULE),
+        Rule(
+            lambda given: (
+                "--consumer" not in given
+                or "--producer" in given
+                or given.isdisjoint(("--cluster", "--transactional-id"))
+            ),
+            ("--consumer", "--producer", "--cluster", "--transactional-id"),
+            _CONSUMER_RULE,
+        ),
+    ),
+    examples=(
+        "barnabas acls --add --allow-principal User:ana --producer --topic orders",
+        "barnabas acls --list --topic orders",
+        "barnabas acls --remove --topic orders --force",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The resources that the options name."""
+
+    topic: Sequence[str]
+    group: Sequence[str]
+    transactional_id: Sequence[str]
+    delegation_token: Sequence[str]
+    user_principal: Sequence[str]
+    whole_cluster: bool
+    resource_pattern_type: PatternType
+
+    def patterns(self, *, idempotent: bool = False) -> list[ResourcePattern]:
+        named = {
+            AclResourceType.TOPIC: self.topic,
+            AclResourceType.GROUP: self.group,
+            AclResourceType.TRANSACTIONAL_ID: self.transactional_id,
+            AclResourceType.DELEGATION_TOKEN: self.delegation_token,
+            AclResourceType.USER: self.user_principal,
+        }
+        kind = self.resource_pattern_type
+        found = [ResourcePattern(resource, name.strip(), kind) for resource, names in named.items() for name in names]
+        if (self.whole_cluster or idempotent) and kind is PatternType.LITERAL:
+            found.append(_CLUSTER)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subjects:
     """Principals and hosts that are allowed or denied."""
 
-    def __init__(
-        self,
-        allow: Sequence[str] | None,
-        allow_hosts: Sequence[str] | None,
-        deny: Sequence[str] | None,
-        deny_hosts: Sequence[str] | None,
-    ) -> None:
-        self._rules = (
-            (Permission.ALLOW, [_principal(text) for text in allow or ()], list(allow_hosts or ["*"])),
-            (Permission.DENY, [_principal(text) for text in deny or ()], list(deny_hosts or ["*"])),
-        )
+    allow_principal: Sequence[str] = ()
+    allow_host: Sequence[str] = ()
+    deny_principal: Sequence[str] = ()
+    deny_host: Sequence[str] = ()
 
     def entries(self, operations: Iterable[AclOperation]) -> list[Ace]:
+        rules = (
+            (Permission.ALLOW, self.allow_principal, self.allow_host or ("*",)),
+            (Permission.DENY, self.deny_principal, self.deny_host or ("*",)),
+        )
         return sorted(
             {
                 Ace(principal, host.strip(), operation, permission)
-                for permission, principals, hosts in self._rules
+                for permission, principals, hosts in rules
                 for principal in principals
                 for operation in operations
                 for host in hosts
@@ -190,19 +171,22 @@ def _operation_name(operation: AclOperation) -> str:
     return "".join(part.capitalize() for part in operation.name.split("_"))
 
 
-def plan_acls(
-    patterns: Sequence[ResourcePattern],
-    subjects: _Subjects,
-    operations: Sequence[str],
-    *,
-    producer: bool,
-    consumer: bool,
-    idempotent: bool,
-) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """Operations, or the roles that stand for some."""
+
+    operation: Sequence[str] = ()
+    producer: bool = False
+    consumer: bool = False
+    idempotent: bool = False
+
+
+def plan_acls(patterns: Sequence[ResourcePattern], subjects: Subjects, rights: Rights) -> Plan:
     """Return the entries by resource that the roles or the operations require."""
     plan: dict[ResourcePattern, set[Ace]] = {}
+    producer, consumer = rights.producer, rights.consumer
     if not producer and not consumer:
-        wanted = [parse_operation(text) for text in operations]
+        wanted = [parse_operation(text) for text in rights.operation or ("All",)]
         for pattern in patterns:
             plan[pattern] = set(subjects.entries(wanted))
     for pattern in patterns:
@@ -216,7 +200,7 @@ def plan_acls(
             plan.setdefault(pattern, set()).update(subjects.entries((AclOperation.READ, AclOperation.DESCRIBE)))
         if consumer and kind is AclResourceType.GROUP:
             plan.setdefault(pattern, set()).update(subjects.entries((AclOperation.READ,)))
-    if producer and idempotent:
+    if producer and rights.idempotent:
         plan[_CLUSTER] = set(subjects.entries((AclOperation.IDEMPOTENT_WRITE,)))
     for pattern, entries in plan.items():
         valid = {*_SUPPORTED[pattern.resource_type], AclOperation.ALL}
@@ -233,7 +217,23 @@ def _lines(entries: Sequence[Ace]) -> str:
     return "\n".join(f"\t{entry}" for entry in entries)
 
 
-async def _add(cluster: AsyncClient, plan: Plan) -> None:
+def _planned(resources: Resources, subjects: Subjects, rights: Rights) -> Plan:
+    patterns = resources.patterns(idempotent=rights.idempotent)
+    if not patterns:
+        raise UsageError(
+            "You must provide at least one resource: --topic <topic> or --cluster or --group <group> or "
+            "--delegation-token <Delegation Token ID>"
+        )
+    return plan_acls(patterns, subjects, rights)
+
+
+@TOOL.action("--add", "Add entries.", ignores=("--force",))
+async def _add(cluster: AsyncClient, resources: Resources, subjects: Subjects, rights: Rights) -> None:
+    plan, kind = _planned(resources, subjects, rights), resources.resource_pattern_type
+    if kind not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise UsageError(f"A '--resource-pattern-type' value of '{kind.name}' is not valid when adding acls.")
+    if not all(plan.values()):
+        raise UsageError("You must specify one of: --allow-principal, --deny-principal when trying to add ACLs.")
     for pattern, entries in plan.items():
         say(f"Adding ACLs for resource `{pattern}`: \n {_lines(entries)} \n")
         await admin.create_acls(cluster, pattern, entries)
@@ -249,16 +249,22 @@ def _confirm(pattern: ResourcePattern, entries: Sequence[Ace]) -> bool:
     return sys.stdin.readline().strip().lower() == "y"
 
 
-async def _remove(cluster: AsyncClient, plan: Plan) -> None:
-    for pattern, entries in plan.items():
-        await admin.delete_acls(cluster, pattern, entries)
+@TOOL.action("--remove", "Remove entries.")
+def _remove(client: ClientConfig, resources: Resources, subjects: Subjects, rights: Rights, force: bool) -> None:
+    plan = _planned(resources, subjects, rights)
+    chosen = {pattern: entries for pattern, entries in plan.items() if force or _confirm(pattern, entries)}
+
+    async def remove(cluster: AsyncClient) -> None:
+        for pattern, entries in chosen.items():
+            await admin.delete_acls(cluster, pattern, entries)
+
+    run(client, remove)
 
 
-async def _list(
-    cluster: AsyncClient, patterns: Sequence[ResourcePattern], principals: Sequence[str], json: bool
-) -> None:
+@TOOL.action("--list", "List entries.", ignores=("--operation", "--force"))
+async def _list(cluster: AsyncClient, resources: Resources, principal: Sequence[str], json: bool) -> None:
     found: dict[ResourcePattern, list[Ace]] = {}
-    for pattern in patterns or [admin.ANY_RESOURCE]:
+    for pattern in resources.patterns() or [admin.ANY_RESOURCE]:
         found |= await admin.describe_acls(cluster, pattern)
     if json:
         say_json(
@@ -274,15 +280,15 @@ async def _list(
                 }
                 for pattern, entries in sorted(found.items())
                 for entry in sorted(entries)
-                if not principals or entry.principal in principals
+                if not principal or entry.principal in principal
             ]
         )
         return
-    if not principals:
+    if not principal:
         _print(found)
-    for principal in principals:
-        say(f"ACLs for principal `{principal}`")
-        _print({pattern: [e for e in entries if e.principal == principal] for pattern, entries in found.items()})
+    for name in principal:
+        say(f"ACLs for principal `{name}`")
+        _print({pattern: [e for e in entries if e.principal == name] for pattern, entries in found.items()})
 
 
 def _print(found: Mapping[ResourcePattern, Sequence[Ace]]) -> None:

@@ -1,20 +1,21 @@
 """`barnabas broker-api-versions`: kafka-broker-api-versions.sh."""
 
-from barnabas.cli._connection import options, run
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json
+from barnabas.cli.tool import CONNECTION, JSON, Tool
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import Broker
 from barnabas.wire.versions import API, INTER_BROKER, KRAFT_ONLY
 
+TOOL = Tool(
+    kafka="kafka-broker-api-versions.sh",
+    options=(*CONNECTION, JSON),
+    examples=("barnabas broker-api-versions",),
+)
 
-def command(bootstrap_server: Bootstrap = None, command_config: CommandConfig = None, json: Json = False) -> None:
-    """Print which API versions each broker serves."""
-    run(options(bootstrap_server, command_config), lambda cluster: _print(cluster, json))
 
-
+@TOOL.main
 async def _print(cluster: AsyncClient, json: bool) -> None:
     document = []
     for broker_id, broker in sorted((await cluster.brokers()).items()):

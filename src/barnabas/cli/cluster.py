@@ -1,50 +1,45 @@
 """`barnabas cluster`: kafka-cluster.sh."""
 
-from typing import Annotated
-
-import typer
-
 from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
+from barnabas.cli._connection import options
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import Bootstrap, Json
+from barnabas.cli.tool import BOOTSTRAP, JSON, Option, Tool
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import ClientConfig
 from barnabas.client.errors import UnsupportedVersion, check
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
-def command(
-    action: Annotated[str, typer.Argument(metavar="cluster-id|unregister", help="What to do.")],
-    bootstrap_server: Bootstrap = None,
-    config: Annotated[
-        str | None, typer.Option("--config", "-c", metavar="FILE", help="Properties file with settings of the client.")
-    ] = None,
-    broker_id: Annotated[int | None, typer.Option("--id", "-i", help="With unregister: the broker.")] = None,
-    json: Json = False,
-) -> None:
-    """Print the cluster's id; unregister a broker (KRaft only)."""
-    client = options(bootstrap_server, config)
-    if action == "cluster-id":
-        cluster_id = run(client, _cluster_id)
-        if json:
-            say_json({"clusterId": cluster_id})
-        elif cluster_id is None:
-            say("No cluster ID found. The Kafka version is probably too old.")
-        else:
-            say(f"Cluster ID: {cluster_id}")
-    elif action == "unregister":
-        if broker_id is None:
-            raise UsageError("unregister needs --id, the broker to unregister")
-        run(client, lambda cluster: _unregister(cluster, broker_id))
-    else:
-        raise UsageError(f"{action!r} is not an action; use cluster-id or unregister")
+def _connect(bootstrap_server: str | None, config: str | None) -> ClientConfig:
+    return options(bootstrap_server, config)
 
 
-async def _cluster_id(cluster: AsyncClient) -> str | None:
+TOOL = Tool(
+    kafka="kafka-cluster.sh",
+    connect=_connect,
+    options=(
+        BOOTSTRAP,
+        Option("--config", "Properties file with settings of the client.", metavar="FILE", also=("-c",)),
+        Option("--id", "The broker.", int, also=("-i",), name="broker_id"),
+        JSON,
+    ),
+    examples=("barnabas cluster cluster-id",),
+)
+
+
+@TOOL.action("cluster-id", "Print the cluster's id.")
+async def _cluster_id(cluster: AsyncClient, json: bool) -> None:
     await cluster.brokers()
-    return cluster.image.cluster_id
+    cluster_id = cluster.image.cluster_id
+    if json:
+        say_json({"clusterId": cluster_id})
+    elif cluster_id is None:
+        say("No cluster ID found. The Kafka version is probably too old.")
+    else:
+        say(f"Cluster ID: {cluster_id}")
 
 
+@TOOL.action("unregister", "Unregister a broker (KRaft only).", needs=("--id",))
 async def _unregister(cluster: AsyncClient, broker_id: int) -> None:
     try:
         response = await cluster.ask_any(UnregisterBrokerRequest(broker_id=broker_id), UnregisterBrokerResponse)

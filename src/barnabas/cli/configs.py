@@ -5,9 +5,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from barnabas.base.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
 from barnabas.base.java_text import java_double
@@ -17,15 +15,12 @@ from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
 from barnabas.cli._output import say, say_json
 from barnabas.cli._parsing import warn_of_unknown
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
+from barnabas.cli.tool import CONNECTION, JSON, Option, Tool
 from barnabas.client.admin import configs as admin
 from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.wire.auth.mechanisms.scram import ScramMechanism
-
-#: Keeps the order of names and defaults: `--entity-type users --entity-default --entity-type clients …`.
-REWRITES: Final = {"--entity-default": ("--entity-name", "")}
 
 TOPICS, BROKERS, LOGGERS, USERS, CLIENTS, IPS, GROUPS = (
     "topics",
@@ -66,118 +61,117 @@ class Entity:
         return self.types[0]
 
 
-def command(
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    alter: Annotated[bool, typer.Option("--alter", help="Alter the settings of the entity.")] = False,
-    describe: Annotated[bool, typer.Option("--describe", help="List the settings of the entity.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="List all settings, static ones and defaults too.")] = False,
-    entity_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--entity-type",
-            metavar="TYPE",
-            help="topics, clients, users, brokers, broker-loggers, ips, client-metrics, groups",
+_DEFAULTS = "The defaults of all {}."
+TOOL = Tool(
+    note="`--zookeeper` only for SCRAM credentials of users, and then `--command-config` is a broker's file.",
+    kafka="kafka-configs.sh",
+    options=(
+        *CONNECTION,
+        Option("--entity-type", ", ".join(ENTITY_TYPES), metavar="TYPE", many=True),
+        Option("--entity-name", "Name of the entity.", metavar="NAME", many=True),
+        # In its place among the names: `--entity-type users --entity-default --entity-type clients …`.
+        Option(
+            "--entity-default",
+            "The default of clients, users, brokers or ips.",
+            bool,
+            means=("--entity-name", ""),
         ),
-    ] = None,
-    entity_name: Annotated[
-        list[str] | None, typer.Option("--entity-name", metavar="NAME", help="Name of the entity.")
-    ] = None,
-    entity_default: Annotated[
-        bool, typer.Option("--entity-default", help="The default of clients, users, brokers or ips.")
-    ] = False,
-    add_config: Annotated[
-        str | None,
-        typer.Option("--add-config", metavar="K1=V1,K2=[V1,V2]", help="Settings to add; [] groups values with commas."),
-    ] = None,
-    add_config_file: Annotated[
-        str | None, typer.Option("--add-config-file", metavar="FILE", help="Properties file with settings to add.")
-    ] = None,
-    delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="K1,K2", help="Settings to remove.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Suppress console prompts.")] = False,
-    topic: Annotated[str | None, typer.Option("--topic", help="The topic's name.")] = None,
-    client: Annotated[str | None, typer.Option("--client", help="The client's id.")] = None,
-    client_defaults: Annotated[bool, typer.Option("--client-defaults", help="The defaults of all clients.")] = False,
-    user: Annotated[str | None, typer.Option("--user", help="The user's principal name.")] = None,
-    user_defaults: Annotated[bool, typer.Option("--user-defaults", help="The defaults of all users.")] = False,
-    broker: Annotated[str | None, typer.Option("--broker", help="The broker's id.")] = None,
-    broker_defaults: Annotated[bool, typer.Option("--broker-defaults", help="The defaults of all brokers.")] = False,
-    broker_logger: Annotated[
-        str | None, typer.Option("--broker-logger", help="The broker id, for its loggers.")
-    ] = None,
-    ip: Annotated[str | None, typer.Option("--ip", help="The IP address.")] = None,
-    ip_defaults: Annotated[bool, typer.Option("--ip-defaults", help="The defaults of all IPs.")] = False,
-    group: Annotated[str | None, typer.Option("--group", help="The group's id.")] = None,
-    client_metrics: Annotated[
-        str | None, typer.Option("--client-metrics", help="The subscription to metrics of clients.")
-    ] = None,
-    zookeeper: Annotated[
-        str | None,
-        typer.Option(
+        Option("--topic", "The topic's name."),
+        Option("--client", "The client's id."),
+        Option("--client-defaults", _DEFAULTS.format("clients"), bool),
+        Option("--user", "The user's principal name."),
+        Option("--user-defaults", _DEFAULTS.format("users"), bool),
+        Option("--broker", "The broker's id."),
+        Option("--broker-defaults", _DEFAULTS.format("brokers"), bool),
+        Option("--broker-logger", "The broker's id, for its loggers.", metavar="ID"),
+        Option("--ip", "The IP address."),
+        Option("--ip-defaults", _DEFAULTS.format("IPs"), bool),
+        Option("--group", "The group's id."),
+        Option("--client-metrics", "The subscription to metrics of clients.", metavar="NAME"),
+        Option("--all", "List all settings, static ones and defaults too.", bool),
+        Option("--add-config", "Settings to add; [] groups values with commas.", metavar="K1=V1,K2=[V1,V2]"),
+        Option("--add-config-file", "Properties file with settings to add.", metavar="FILE"),
+        Option("--delete-config", "Settings to remove.", metavar="K1,K2", many=True),
+        Option("--force", "Suppress console prompts.", bool, needless="there are none"),
+        Option(
             "--zookeeper",
+            "Instead of brokers, for users' SCRAM credentials before the first broker starts; --command-config is then a "
+            "broker's file.",
             metavar="HOST:PORT[/PATH]",
-            help="Instead of brokers, for users' SCRAM credentials before the first broker starts; --command-config is "
-            "then a broker's file.",
+            instead="to describe, use --bootstrap-server",
         ),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Describe and alter settings of topics, brokers, users, clients, IPs, groups and client metrics."""
-    action = exactly_one("Command", describe=describe, alter=alter)
-    if describe and (add_config or add_config_file or delete_config):
-        raise UsageError('Option "[describe]" can\'t be used with option(s) "[add-config]","[delete-config]"')
-    flags: list[tuple[str, str | None]] = [
-        (TOPICS, topic),
-        (CLIENTS, client),
-        (USERS, user),
-        (BROKERS, broker),
-        (LOGGERS, broker_logger),
-        (IPS, ip),
-        (CLIENT_METRICS, client_metrics),
-        (GROUPS, group),
-        (CLIENTS, "" if client_defaults else None),
-        (USERS, "" if user_defaults else None),
-        (BROKERS, "" if broker_defaults else None),
-        (IPS, "" if ip_defaults else None),
-    ]
-    entity = choose_entity(entity_type or [], entity_name or [], flags, alter=alter)
-    if zookeeper is not None:
-        if describe:
-            raise UsageError("--zookeeper works only with --alter; to describe, use --bootstrap-server")
-        _alter_in_zookeeper(
-            zookeeper, command_config, entity, *_changes(add_config, add_config_file, delete_config or ())
-        )
-        return
-    config = options(bootstrap_server, command_config)
-    if action == "describe":
-        run(config, lambda cluster: _describe(cluster, entity, all_, json))
-        return
-    additions, deletions = _changes(add_config, add_config_file, delete_config or ())
-    run(config, lambda cluster: _alter(cluster, entity, additions, deletions))
+        JSON,
+    ),
+    examples=(
+        "barnabas configs --describe --topic orders --all",
+        "barnabas configs --alter --topic orders --add-config retention.ms=86400000",
+        "barnabas configs --alter --broker-defaults --delete-config log.retention.ms",
+    ),
+)
 
 
-def _changes(
-    add_config: str | None, add_config_file: str | None, delete_config: Sequence[str]
-) -> tuple[dict[str, str], list[str]]:
-    additions = load_properties(add_config_file) if add_config_file else {}
-    additions |= parse_additions(add_config) if add_config else {}
-    deletions = [name.strip() for value in delete_config for name in value.split(",")]
-    if not additions and not deletions:
-        raise UsageError(
-            "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
-        )
-    for name in additions:
-        if not re.fullmatch(r"[a-zA-Z0-9._-]*", name):
-            raise UsageError(f"Invalid character found for config key: {name}")
-    return additions, deletions
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """The options that name an entity. Kafka has two ways: `--entity-type … --entity-name …` and `--topic …`."""
+
+    entity_type: Sequence[str]
+    entity_name: Sequence[str]
+    topic: str | None
+    client: str | None
+    client_defaults: bool
+    user: str | None
+    user_defaults: bool
+    broker: str | None
+    broker_defaults: bool
+    broker_logger: str | None
+    ip: str | None
+    ip_defaults: bool
+    group: str | None
+    client_metrics: str | None
+
+    def entity(self, *, alter: bool) -> Entity:
+        flags: list[tuple[str, str | None]] = [
+            (TOPICS, self.topic),
+            (CLIENTS, self.client),
+            (USERS, self.user),
+            (BROKERS, self.broker),
+            (LOGGERS, self.broker_logger),
+            (IPS, self.ip),
+            (CLIENT_METRICS, self.client_metrics),
+            (GROUPS, self.group),
+            (CLIENTS, "" if self.client_defaults else None),
+            (USERS, "" if self.user_defaults else None),
+            (BROKERS, "" if self.broker_defaults else None),
+            (IPS, "" if self.ip_defaults else None),
+        ]
+        return choose_entity(self.entity_type, self.entity_name, flags, alter=alter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    add_config: str | None
+    add_config_file: str | None
+    delete_config: Sequence[str]
+
+    def parsed(self) -> tuple[dict[str, str], list[str]]:
+        """Return settings to add and to delete."""
+        additions = load_properties(self.add_config_file) if self.add_config_file else {}
+        additions |= parse_additions(self.add_config) if self.add_config else {}
+        deletions = [name.strip() for value in self.delete_config for name in value.split(",")]
+        if not additions and not deletions:
+            raise UsageError(
+                "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+            )
+        for name in additions:
+            if not re.fullmatch(r"[a-zA-Z0-9._-]*", name):
+                raise UsageError(f"Invalid character found for config key: {name}")
+        return additions, deletions
 
 
 def choose_entity(
     types: Sequence[str], names: Sequence[str], flags: Sequence[tuple[str, str | None]], *, alter: bool
 ) -> Entity:
-    """Choose the entity. Kafka has two ways to name it, `--entity-type … --entity-name …` and `--topic …`; they do not mix."""
+    """Choose the entity; the two ways to name it do not mix."""
     given = [(kind, name) for kind, name in flags if name is not None]
     if given and (types or names):
         raise UsageError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
@@ -243,7 +237,22 @@ def parse_additions(text: str) -> dict[str, str]:
 # -- alter --------------------------------------------------------------------------------------------------------------
 
 
-async def _alter(cluster: AsyncClient, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]) -> None:
+@TOOL.action("--alter", "Alter the settings of the entity.")
+def _alter(
+    bootstrap_server: str | None, command_config: str | None, zookeeper: str | None, named: Named, changes: Changes
+) -> None:
+    entity = named.entity(alter=True)
+    additions, deletions = changes.parsed()
+    if zookeeper is not None:
+        _alter_in_zookeeper(zookeeper, command_config, entity, additions, deletions)
+    else:
+        client = options(bootstrap_server, command_config)
+        run(client, lambda cluster: _alter_entity(cluster, entity, additions, deletions))
+
+
+async def _alter_entity(
+    cluster: AsyncClient, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
+) -> None:
     if entity.type in _RESOURCES:
         await _alter_resource(cluster, entity, additions, deletions)
     elif entity.type == IPS:
@@ -375,9 +384,11 @@ async def _alter_quotas(
 # -- describe -----------------------------------------------------------------------------------------------------------
 
 
-async def _describe(cluster: AsyncClient, entity: Entity, everything: bool, json: bool) -> None:
+@TOOL.action("--describe", "List the settings of the entity.")
+async def _describe(cluster: AsyncClient, named: Named, all_: bool, json: bool) -> None:
+    entity = named.entity(alter=False)
     if entity.type in _RESOURCES:
-        await _describe_resources(cluster, entity, everything, json)
+        await _describe_resources(cluster, entity, all_, json)
     else:
         await _describe_quotas(cluster, entity, json)
 

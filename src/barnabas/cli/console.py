@@ -2,63 +2,59 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from barnabas.cli._connection import options
 from barnabas.cli._needs import need
-from barnabas.cli._tool import Bootstrap, CommandConfig
-from barnabas.client.config import load_properties
+from barnabas.cli.tool import CONNECTION, Option, Tool
+from barnabas.client.config import ClientConfig, load_properties
 
-
-def command(
-    bootstrap_server: Bootstrap = None,
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8080,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    command_config: CommandConfig = None,
-    read_write: Annotated[
-        bool, typer.Option("--read-write", help="Allow changes; without it the console only reads.")
-    ] = False,
-    sign_in: Annotated[
-        bool,
-        typer.Option(
-            "--sign-in", help="Ask for credentials of the cluster on loopback too; on other hosts it always does."
-        ),
-    ] = False,
-    ssl_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE.pem", help="Serve HTTPS with this certificate (and chain).")
-    ] = None,
-    ssl_key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The key of the certificate.")] = None,
-    behind_proxy: Annotated[
-        bool,
-        typer.Option("--behind-proxy", help="There is a proxy in front that speaks HTTPS and sets X-Forwarded-For."),
-    ] = False,
-    schema_registry: Annotated[
-        str | None, typer.Option(metavar="URL", help="A schema registry, to decode records and to show schemas.")
-    ] = None,
-    schema_registry_config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Settings for the registry: basic.auth.user.info, bearer.auth.token, ssl.ca.location. "
+TOOL = Tool(
+    note="See [console](console.md).",
+    about="""Shows topics, messages, groups, access, and the inside of barnabas brokers. Prints `ready console=URL` when
+    browsers can connect. SIGTERM or Ctrl-C stops it.""",
+    options=(
+        *CONNECTION,
+        Option("--port", "Port to listen on; 0 picks a free one.", int, default=8080),
+        Option("--host", "Address to listen on.", metavar="ADDRESS", default="127.0.0.1"),
+        Option("--read-write", "Allow changes; without it the console only reads.", bool),
+        Option("--sign-in", "Ask for credentials of the cluster on loopback too; on other hosts it always does.", bool),
+        Option("--ssl-certificate", "Serve HTTPS with this certificate (and chain).", metavar="FILE.pem"),
+        Option("--ssl-key", "The key of the certificate.", metavar="FILE.pem"),
+        Option("--behind-proxy", "There is a proxy in front that speaks HTTPS and sets X-Forwarded-For.", bool),
+        Option("--schema-registry", "A schema registry, to decode records and to show schemas.", metavar="URL"),
+        Option(
+            "--schema-registry-config",
+            "Settings for the registry: basic.auth.user.info, bearer.auth.token, ssl.ca.location. "
             "SCHEMA_REGISTRY_USER and SCHEMA_REGISTRY_TOKEN in the environment do as well. With sign-in the registry is "
             "asked as the user, and the file has no credentials.",
+            Path,
+            metavar="FILE",
         ),
-    ] = None,
-    inside: Annotated[
-        str,
-        typer.Option(
+        Option(
+            "--inside",
+            "Metrics ports with the inside of brokers: auto asks their settings; http://HOST:PORT of each metrics port, or "
+            "http://{host}:9404 for all.",
             metavar="auto|none|URL,…",
-            help="Metrics ports with the inside of brokers: auto asks their settings; http://HOST:PORT of each metrics port, "
-            "or http://{host}:9404 for all.",
+            default="auto",
         ),
-    ] = "auto",
-) -> None:
-    """Show a Kafka cluster in a browser: topics, messages, groups, access, and the inside of barnabas brokers.
+    ),
+    examples=("barnabas console --bootstrap-server localhost:9092",),
+)
 
-    Prints `ready console=URL` when browsers can connect. SIGTERM or Ctrl-C stops it.
-    """
+
+@TOOL.main
+def _console(
+    client: ClientConfig,
+    port: int,
+    host: str,
+    read_write: bool,
+    sign_in: bool,
+    ssl_certificate: str | None,
+    ssl_key: str | None,
+    behind_proxy: bool,
+    schema_registry: str | None,
+    schema_registry_config: Path | None,
+    inside: str,
+) -> int:
     need("console", "starlette", "uvicorn")
     from barnabas.cli import _service
     from barnabas.services.console import server
@@ -66,20 +62,19 @@ def command(
 
     _service.begin()
     settings = Settings(
-        client=options(bootstrap_server, command_config),
+        client=client,
         host=host,
         port=port,
         read_write=read_write,
         sign_in=sign_in,
-        certificate=str(ssl_certificate) if ssl_certificate else None,
-        key=str(ssl_key) if ssl_key else None,
+        certificate=ssl_certificate,
+        key=ssl_key,
         behind_proxy=behind_proxy,
         schema_registry=schema_registry,
         schema_registry_config=_registry_config(schema_registry, schema_registry_config),
         inside=inside,
     )
-    if code := server.run(settings, lambda url: _service.announce("console", url)):
-        raise typer.Exit(code)
+    return server.run(settings, lambda url: _service.announce("console", url))
 
 
 def _registry_config(url: str | None, file: Path | None) -> dict[str, str]:

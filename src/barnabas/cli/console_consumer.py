@@ -6,11 +6,10 @@ Without `--group` it reads all partitions itself, so it creates no group that is
 import asyncio
 import dataclasses
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Protocol
-
-import typer
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.base.ids import TopicPartition
@@ -21,7 +20,7 @@ from barnabas.cli._format import Formatter, formatter_of
 from barnabas.cli._missing_topic import wait_until_created
 from barnabas.cli._output import say
 from barnabas.cli._parsing import matches, pairs
-from barnabas.cli._tool import Bootstrap
+from barnabas.cli.tool import BOOTSTRAP, Option, Tool, exactly_one, excludes, needs
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -29,11 +28,13 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer
+from barnabas.client.membership import GroupConfig
 from barnabas.client.settings import consumer_config, group_config
 from barnabas.client.subscription import Subscription
 from barnabas.wire.records import iter_records
 
 _FOREVER_MS = 2**31
+_STARTS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Source(Protocol):
@@ -44,106 +45,139 @@ class Source(Protocol):
     def consumed(self, partition: TopicPartition, next_offset: int) -> None: ...
 
 
-def command(
-    bootstrap_server: Bootstrap = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="The topic to consume.")] = None,
-    include: Annotated[
-        str | None, typer.Option("--include", metavar="REGEX", help="Topics to consume, as a regular expression.")
-    ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="The partition to consume.")] = None,
-    offset: Annotated[
-        str | None, typer.Option("--offset", help="Where to begin: a number, earliest or latest. [latest]")
-    ] = None,
-    consumer_property: Annotated[
-        list[str] | None, typer.Option("--consumer-property", metavar="NAME=VALUE", help="A setting of the consumer.")
-    ] = None,
-    consumer_config_file: Annotated[
-        str | None,
-        typer.Option("--consumer.config", metavar="FILE", help="Properties file with settings of the client."),
-    ] = None,
-    formatter: Annotated[
-        str, typer.Option("--formatter", metavar="CLASS", help="Default, NoOp or Logging.")
-    ] = "Default",
-    property_: Annotated[
-        list[str] | None,
-        typer.Option(
+TOOL = Tool(
+    note="""Without `--group` it joins no group, and reads added partitions and topics from their start (Kafka's may
+    begin at their end). For a topic that does not exist it warns, proposes the nearest name and waits until
+    the topic is created; it creates none (Kafka's does). With `--timeout-ms` it ends with status 1. Kafka's
+    own deserializers can be named; other Java classes cannot be loaded.""",
+    kafka="kafka-console-consumer.sh",
+    options=(
+        BOOTSTRAP,
+        Option("--consumer.config", "Properties file with settings of the client.", metavar="FILE", name="config_file"),
+        Option("--consumer-property", "A setting of the consumer.", metavar="NAME=VALUE", many=True),
+        Option("--topic", "The topic to consume."),
+        Option("--include", "Topics to consume, as a regular expression.", metavar="REGEX"),
+        Option("--partition", "The partition to consume.", int),
+        Option("--offset", "Where to begin: a number, earliest or latest. [latest]"),
+        Option("--from-beginning", "Begin with the first record if there is no committed offset.", bool),
+        Option("--group", "The consumer group."),
+        Option("--isolation-level", "read_committed or read_uncommitted. [read_uncommitted]"),
+        Option("--max-messages", "Stop after this many records.", int, default=-1),
+        Option("--timeout-ms", "Stop when no record arrives for this long.", int, default=-1),
+        Option("--formatter", "Default, NoOp or Logging.", metavar="CLASS", default="Default"),
+        Option(
             "--property",
-            metavar="NAME=VALUE",
-            help="print.timestamp, print.key, print.offset, print.partition, print.epoch, print.headers, print.value, "
+            "print.timestamp, print.key, print.offset, print.partition, print.epoch, print.headers, print.value, "
             "key.separator, line.separator, headers.separator, null.literal, key.deserializer, value.deserializer",
+            metavar="NAME=VALUE",
+            many=True,
         ),
-    ] = None,
-    formatter_config: Annotated[
-        str | None,
-        typer.Option("--formatter-config", metavar="FILE", help="Properties file with properties of the formatter."),
-    ] = None,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Begin with the first record if there is no committed offset.")
-    ] = False,
-    max_messages: Annotated[int, typer.Option("--max-messages", help="Stop after this many records.")] = -1,
-    timeout_ms: Annotated[
-        int, typer.Option("--timeout-ms", help="Stop when no record arrives for this long, in ms.")
-    ] = -1,
-    skip_message_on_error: Annotated[
-        bool, typer.Option("--skip-message-on-error", help="Skip what cannot be printed.")
-    ] = False,
-    key_deserializer: Annotated[
-        str | None,
-        typer.Option("--key-deserializer", metavar="CLASS", help="String, Long, Integer, …, as Kafka names them."),
-    ] = None,
-    value_deserializer: Annotated[
-        str | None, typer.Option("--value-deserializer", metavar="CLASS", help="The same for values.")
-    ] = None,
-    enable_systest_events: Annotated[bool, typer.Option("--enable-systest-events", hidden=True)] = False,
-    isolation_level: Annotated[
-        str | None, typer.Option("--isolation-level", help="read_committed or read_uncommitted. [read_uncommitted]")
-    ] = None,
-    group: Annotated[str | None, typer.Option("--group", help="The consumer group.")] = None,
+        Option("--formatter-config", "Properties file with properties of the formatter.", metavar="FILE"),
+        Option("--key-deserializer", "String, Long, Integer, …, as Kafka names them.", metavar="CLASS"),
+        Option("--value-deserializer", "The same for values.", metavar="CLASS"),
+        Option("--skip-message-on-error", "Skip what cannot be printed.", bool),
+        Option("--enable-systest-events", "Print shutdown_complete at the end.", bool),
+    ),
+    rules=(
+        excludes(
+            "--from-beginning",
+            "--offset",
+            says="Options from-beginning and offset cannot be specified together.",
+        ),
+        needs("--offset", "--partition", says="The partition is required when offset is specified."),
+        needs("--partition", "--topic", says="The topic is required when partition is specified."),
+        exactly_one("--topic", "--include", says="Exactly one of --include/--topic is required."),
+    ),
+    examples=(
+        "barnabas console-consumer --topic orders --from-beginning",
+        "barnabas console-consumer --topic orders --group billing --property print.key=true",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What to read, and from where."""
+
+    topic: str | None
+    include: str | None
+    partition: int | None
+    offset: str | None
+    from_beginning: bool
+
+    @property
+    def start(self) -> int | None:
+        """Where the partition begins; None for all partitions."""
+        if self.partition is None:
+            return None
+        text = (self.offset or ("earliest" if self.from_beginning else "latest")).lower()
+        if text in _STARTS:
+            return _STARTS[text]
+        if not text.isdigit():
+            raise UsageError(
+                f"The provided offset value '{self.offset}' is incorrect. "
+                "Valid values are 'earliest', 'latest', or a non-negative long."
+            )
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printing:
+    """How to print records."""
+
+    formatter: str
+    property_: Sequence[str]
+    formatter_config: str | None
+    key_deserializer: str | None
+    value_deserializer: str | None
+
+    def printer(self) -> Formatter:
+        properties = load_properties(self.formatter_config) if self.formatter_config else {}
+        if self.key_deserializer:
+            properties["key.deserializer"] = self.key_deserializer
+        if self.value_deserializer:
+            properties["value.deserializer"] = self.value_deserializer
+        for item in self.property_:
+            name, _, value = item.partition("=")
+            properties[name.strip()] = value
+        return formatter_of(self.formatter, properties)
+
+
+@TOOL.main
+def _consume(
+    bootstrap_server: str | None,
+    config_file: str | None,
+    consumer_property: Sequence[str],
+    isolation_level: str | None,
+    group: str | None,
+    selection: Selection,
+    printing: Printing,
+    max_messages: int,
+    timeout_ms: int,
+    skip_message_on_error: bool,
+    enable_systest_events: bool,
 ) -> None:
-    """Print the records of a topic."""
-    if (topic is None) == (include is None):
-        raise UsageError("Exactly one of --include/--topic is required.")
-    if partition is None and offset is not None:
-        raise UsageError("The partition is required when offset is specified.")
-    if partition is not None and topic is None:
-        raise UsageError("The topic is required when partition is specified.")
-    if from_beginning and offset is not None:
-        raise UsageError("Options from-beginning and offset cannot be specified together.")
-    properties = load_properties(consumer_config_file) if consumer_config_file else {}
-    properties |= pairs(consumer_property or (), option="--consumer-property")
+    properties = load_properties(config_file) if config_file else {}
+    properties |= pairs(consumer_property, option="--consumer-property")
     properties.setdefault("client.id", "console-consumer")
     if isolation_level is not None:
         properties["isolation.level"] = isolation_level
-    _auto_offset_reset(properties, from_beginning)
-    groups = {name for name in (group, properties.get("group.id")) if name}
-    if len(groups) > 1:
-        raise UsageError(
-            "The group ids provided in different places (directly using '--group', via '--consumer-property', or via "
-            f"'--consumer.config') do not match. Detected group ids: {', '.join(sorted(groups))}"
-        )
-    if groups and partition is not None:
+    _auto_offset_reset(properties, selection.from_beginning)
+    group_id = _group_id(group, properties)
+    if group_id is not None and selection.partition is not None:
         raise UsageError("Options group and partition cannot be specified together.")
-    formatting = load_properties(formatter_config) if formatter_config else {}
-    if key_deserializer:
-        formatting["key.deserializer"] = key_deserializer
-    if value_deserializer:
-        formatting["value.deserializer"] = value_deserializer
-    for item in property_ or ():
-        name, _, value = item.partition("=")
-        formatting[name.strip()] = value
-    printer = formatter_of(formatter, formatting)
-    start = _start(offset, from_beginning) if partition is not None else None
+    printer, start = printing.printer(), selection.start
     client = options(bootstrap_server, properties=properties, known=names.CONSUMER)
     config = consumer_config(properties)
-    group_id = next(iter(groups), None)
 
     async def consume(cluster: AsyncClient) -> None:
-        first, reading = start, config
+        topic, first, reading = selection.topic, start, config
         if topic is not None and await wait_until_created(cluster, topic, timeout_ms=timeout_ms):
             # The topic was created after this command began, so all of its records are new.
             first = EARLIEST if start == LATEST else start
             reading = dataclasses.replace(config, auto_offset_reset="earliest")
-        async with _source(cluster, reading, properties, topic, include, partition, first, group_id) as source:
+        member = group_config(group_id, properties) if group_id is not None else None
+        async with _source(cluster, reading, selection, first, member) as source:
             await _print_all(source, printer, config, max_messages, timeout_ms, skip_message_on_error)
 
     try:
@@ -153,6 +187,16 @@ def command(
             say("shutdown_complete")
 
 
+def _group_id(given: str | None, properties: Mapping[str, str]) -> str | None:
+    groups = {name for name in (given, properties.get("group.id")) if name}
+    if len(groups) > 1:
+        raise UsageError(
+            "The group ids provided in different places (directly using '--group', via '--consumer-property', or via "
+            f"'--consumer.config') do not match. Detected group ids: {', '.join(sorted(groups))}"
+        )
+    return next(iter(groups), None)
+
+
 def _auto_offset_reset(properties: dict[str, str], from_beginning: bool) -> None:
     given = properties.get("auto.offset.reset")
     if given is not None and from_beginning and given != "earliest":
@@ -160,19 +204,6 @@ def _auto_offset_reset(properties: dict[str, str], from_beginning: bool) -> None
             f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={given}', please remove one option"
         )
     properties.setdefault("auto.offset.reset", "earliest" if from_beginning else "latest")
-
-
-def _start(offset: str | None, from_beginning: bool) -> int:
-    text = (offset or ("earliest" if from_beginning else "latest")).lower()
-    if text == "earliest":
-        return EARLIEST
-    if text == "latest":
-        return LATEST
-    if not text.isdigit():
-        raise UsageError(
-            f"The provided offset value '{offset}' is incorrect. Valid values are 'earliest', 'latest', or a non-negative long."
-        )
-    return int(text)
 
 
 class _Alone:
@@ -242,21 +273,18 @@ class _Alone:
 async def _source(
     cluster: AsyncClient,
     config: ConsumerConfig,
-    properties: Mapping[str, str],
-    topic: str | None,
-    include: str | None,
-    partition: int | None,
+    selection: Selection,
     start: int | None,
-    group_id: str | None,
+    group: GroupConfig | None,
 ) -> AsyncIterator[Source]:
+    topic, pattern = selection.topic, selection.include
     topics = [topic] if topic else []
-    matching = (lambda name: matches(include, name)) if include else None
-    if group_id is not None:
-        group = group_config(group_id, properties)
+    matching = (lambda name: matches(pattern, name)) if pattern else None
+    if group is not None:
         async with GroupConsumer(cluster, group, topics=topics, matching=matching, config=config) as member:
             yield member
         return
-    only = TopicPartition(topic, partition) if topic is not None and partition is not None else None
+    only = TopicPartition(topic, selection.partition) if topic and selection.partition is not None else None
     async with Consumer(cluster, config) as consumer:
         alone = _Alone(consumer, Subscription(cluster, topics, matching), only, start)
         try:

@@ -2,18 +2,16 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Final
-
-import typer
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from barnabas.base.names import did_you_mean
 from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
 from barnabas.cli._missing_topic import warn_of_creation
 from barnabas.cli._parsing import pairs
-from barnabas.cli._tool import Bootstrap, warn_without_effect
+from barnabas.cli.tool import BOOTSTRAP, Option, Tool
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -21,8 +19,6 @@ from barnabas.client.errors import ClientError
 from barnabas.client.producer import Batch, Headers, Producer, ProducerConfig
 from barnabas.client.settings import producer_config
 
-OPTIONAL_VALUES: Final = ("--compression-codec",)
-NO_VALUE: Final = "gzip"
 _READER_PROPERTIES: Final = (
     "parse.key",
     "key.separator",
@@ -36,104 +32,120 @@ _READER_PROPERTIES: Final = (
 )
 
 
-def command(
-    topic: Annotated[str, typer.Option("--topic", help="REQUIRED: the topic to produce to.")],
-    bootstrap_server: Bootstrap = None,
-    broker_list: Annotated[str | None, typer.Option("--broker-list", hidden=True)] = None,
-    sync: Annotated[bool, typer.Option("--sync", help="Wait for each record before the next.")] = False,
-    compression_codec: Annotated[
-        str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4, zstd; gzip without a value.")
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Bytes of a batch. [16384]")] = None,
-    message_send_max_retries: Annotated[
-        int | None,
-        typer.Option("--message-send-max-retries", help="No effect: the producer retries for delivery.timeout.ms."),
-    ] = None,
-    retry_backoff_ms: Annotated[
-        int | None, typer.Option("--retry-backoff-ms", help="How long to wait before a retry, in ms. [100]")
-    ] = None,
-    timeout: Annotated[
-        int | None,
-        typer.Option("--timeout", help="How long to wait for more records before sending a batch, in ms. [1000]"),
-    ] = None,
-    request_required_acks: Annotated[
-        str | None, typer.Option("--request-required-acks", help="0, 1, all or -1. [-1]")
-    ] = None,
-    request_timeout_ms: Annotated[
-        int | None, typer.Option("--request-timeout-ms", help="How long to wait for an answer, in ms. [1500]")
-    ] = None,
-    metadata_expiry_ms: Annotated[
-        int | None, typer.Option("--metadata-expiry-ms", help="When to ask for metadata again, in ms. [300000]")
-    ] = None,
-    max_block_ms: Annotated[
-        int | None, typer.Option("--max-block-ms", help="How long to wait for free memory, in ms. [60000]")
-    ] = None,
-    max_memory_bytes: Annotated[
-        int | None,
-        typer.Option("--max-memory-bytes", help="Memory for records that are not sent yet, in bytes. [33554432]"),
-    ] = None,
-    max_partition_memory_bytes: Annotated[
-        int | None, typer.Option("--max-partition-memory-bytes", help="As --batch-size. [16384]")
-    ] = None,
-    line_reader: Annotated[str | None, typer.Option("--line-reader", hidden=True)] = None,
-    socket_buffer_size: Annotated[int | None, typer.Option("--socket-buffer-size", hidden=True)] = None,
-    property_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property",
-            metavar="NAME=VALUE",
-            help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
-            "headers.key.separator, null.marker, ignore.error",
+TOOL = Tool(
+    note="Warns before its first record creates a topic. Unknown settings of the producer are refused.",
+    kafka="kafka-console-producer.sh",
+    options=(
+        replace(BOOTSTRAP, also=("--broker-list",)),
+        Option("--producer.config", "Properties file with settings of the client.", metavar="FILE", name="config_file"),
+        Option("--producer-property", "A setting of the producer.", metavar="NAME=VALUE", many=True),
+        Option("--topic", "The topic to produce to. Required.", required=True),
+        Option("--sync", "Wait for each record before the next.", bool),
+        Option(
+            "--compression-codec", "none, gzip, snappy, lz4, zstd; gzip without a value.", metavar="NAME", alone="gzip"
         ),
-    ] = None,
-    reader_config: Annotated[
-        str | None,
-        typer.Option("--reader-config", metavar="FILE", help="Properties file with properties of the line reader."),
-    ] = None,
-    producer_property: Annotated[
-        list[str] | None, typer.Option("--producer-property", metavar="NAME=VALUE", help="A setting of the producer.")
-    ] = None,
-    producer_config_file: Annotated[
-        str | None,
-        typer.Option("--producer.config", metavar="FILE", help="Properties file with settings of the client."),
-    ] = None,
+        Option("--batch-size", "Bytes of a batch. [16384]", int, metavar="BYTES"),
+        Option("--max-partition-memory-bytes", "As --batch-size.", int, metavar="BYTES"),
+        Option("--max-memory-bytes", "Memory for records that are not sent yet. [33554432]", int, metavar="BYTES"),
+        Option("--timeout", "How long to wait for more records before sending a batch. [1000]", int, metavar="MS"),
+        Option("--request-required-acks", "0, 1, all or -1. [-1]"),
+        Option("--request-timeout-ms", "How long to wait for an answer. [1500]", int, metavar="MS"),
+        Option("--retry-backoff-ms", "How long to wait before a retry. [100]", int, metavar="MS"),
+        Option("--metadata-expiry-ms", "When to ask for metadata again. [300000]", int, metavar="MS"),
+        Option("--max-block-ms", "How long to wait for free memory. [60000]", int, metavar="MS"),
+        Option(
+            "--property",
+            "parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, headers.key.separator, "
+            "null.marker, ignore.error",
+            metavar="NAME=VALUE",
+            many=True,
+        ),
+        Option("--reader-config", "Properties file with properties of the line reader.", metavar="FILE"),
+        Option("--line-reader", "Only Kafka's LineMessageReader.", metavar="CLASS"),
+        Option(
+            "--message-send-max-retries",
+            kind=int,
+            metavar="N",
+            no_effect="the producer retries for delivery.timeout.ms",
+        ),
+        Option(
+            "--socket-buffer-size",
+            kind=int,
+            metavar="BYTES",
+            no_effect="the operating system sizes the buffers of sockets",
+        ),
+    ),
+    examples=(
+        "barnabas console-producer --topic orders",
+        "barnabas console-producer --topic orders --property parse.key=true --property key.separator=:",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Options that stand for settings of the producer."""
+
+    compression_codec: str | None
+    batch_size: int | None
+    max_partition_memory_bytes: int | None
+    max_memory_bytes: int | None
+    timeout: int | None
+    request_required_acks: str | None
+    request_timeout_ms: int | None
+    retry_backoff_ms: int | None
+    metadata_expiry_ms: int | None
+    max_block_ms: int | None
+
+    def apply(self, properties: dict[str, str]) -> None:
+        """Set what is given, and defaults of Kafka's tool that differ from the producer's."""
+        of_partition = self.max_partition_memory_bytes
+        merged: dict[str, tuple[object | None, str | None]] = {
+            "compression.type": (self.compression_codec, None),
+            "linger.ms": (self.timeout, "1000"),
+            "acks": (self.request_required_acks, "-1"),
+            "request.timeout.ms": (self.request_timeout_ms, "1500"),
+            "retry.backoff.ms": (self.retry_backoff_ms, None),
+            "buffer.memory": (self.max_memory_bytes, None),
+            "batch.size": (of_partition if of_partition is not None else self.batch_size, None),
+            "metadata.max.age.ms": (self.metadata_expiry_ms, None),
+            "default.api.timeout.ms": (self.max_block_ms, None),
+        }
+        for name, (given, default) in merged.items():
+            if given is not None:
+                properties[name] = str(given)
+            elif default is not None:
+                properties.setdefault(name, default)
+
+
+@TOOL.main
+def _send(
+    bootstrap_server: str | None,
+    config_file: str | None,
+    producer_property: Sequence[str],
+    topic: str,
+    sync: bool,
+    tuning: Tuning,
+    property_: Sequence[str],
+    reader_config: str | None,
+    line_reader: str | None,
 ) -> None:
-    """Send lines of standard input to a topic."""
     if line_reader is not None and not line_reader.endswith("LineMessageReader"):
         raise UsageError(
             "--line-reader takes a Java class, which cannot be loaded here; lines are read as LineMessageReader does"
         )
-    warn_without_effect(
-        "--message-send-max-retries", message_send_max_retries, "the producer retries for delivery.timeout.ms"
-    )
-    warn_without_effect("--socket-buffer-size", socket_buffer_size, "the operating system sizes the buffers of sockets")
-    properties = load_properties(producer_config_file) if producer_config_file else {}
-    properties |= pairs(producer_property or (), option="--producer-property")
+    properties = load_properties(config_file) if config_file else {}
+    properties |= pairs(producer_property, option="--producer-property")
     properties.setdefault("client.id", "console-producer")
-    merged: dict[str, tuple[object | None, str | None]] = {
-        "compression.type": (compression_codec, None),
-        "linger.ms": (timeout, "1000"),
-        "acks": (request_required_acks, "-1"),
-        "request.timeout.ms": (request_timeout_ms, "1500"),
-        "retry.backoff.ms": (retry_backoff_ms, None),
-        "buffer.memory": (max_memory_bytes, None),
-        "batch.size": (max_partition_memory_bytes if max_partition_memory_bytes is not None else batch_size, None),
-        "metadata.max.age.ms": (metadata_expiry_ms, None),
-        "default.api.timeout.ms": (max_block_ms, None),
-    }
-    for name, (given, default) in merged.items():
-        if given is not None:
-            properties[name] = str(given)
-        elif default is not None:
-            properties.setdefault(name, default)
-    reader = LineReader.of((load_properties(reader_config) if reader_config else {}) | _reader_pairs(property_ or []))
+    tuning.apply(properties)
+    reader = LineReader.of((load_properties(reader_config) if reader_config else {}) | _reader_pairs(property_))
     names.require_known(properties, names.PRODUCER, what="a producer")
-    client = options(bootstrap_server or broker_list, properties=properties, known=names.PRODUCER)
+    client = options(bootstrap_server, properties=properties, known=names.PRODUCER)
     config = producer_config(properties)
     run(client, lambda cluster: _produce(cluster, topic, reader, config, sync))
 
 
-def _reader_pairs(items: list[str]) -> dict[str, str]:
+def _reader_pairs(items: Sequence[str]) -> dict[str, str]:
     """Like `pairs`, but separators keep their blanks."""
     found: dict[str, str] = {}
     for item in items:

@@ -3,25 +3,21 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import LATEST
 from barnabas.cli import _reset_offsets
 from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
+from barnabas.cli._connection import options
 from barnabas.cli._output import say, say_json, table, write
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
+from barnabas.cli.tool import CONNECTION, JSON, Option, Rule, Tool, at_least_one, at_most_one, excludes
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import REBALANCING, GroupDescription
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
-
-OPTIONAL_VALUES: Final = ("--state", "--type")
-NO_VALUE: Final = ""
+from barnabas.client.config import ClientConfig
 
 MISSING: Final = "-"
 _STATES: Final = (
@@ -35,114 +31,61 @@ _STATES: Final = (
     "NotReady",
 )
 _TYPES: Final = ("Consumer", "Classic", "Share", "Streams")
+_ONE_GROUP: Final = "Option [delete-offsets] takes the following options: [group], [topic]"
 
 
-def command(
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    group: Annotated[list[str] | None, typer.Option("--group", help="The group to act on; may be repeated.")] = None,
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="Apply to all groups.")] = False,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="TOPIC[:0,1,…]", help="Topics (and partitions) to reset or delete offsets of."),
-    ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of a group.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List all groups.")] = False,
-    describe: Annotated[bool, typer.Option("--describe", help="Describe groups and their lag.")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete groups.")] = False,
-    reset_offsets: Annotated[bool, typer.Option("--reset-offsets", help="Reset offsets of inactive groups.")] = False,
-    delete_offsets: Annotated[bool, typer.Option("--delete-offsets", help="Delete offsets of a group.")] = False,
-    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for an answer, in ms.")] = 5000,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be reset (the default).")] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Reset the offsets.")] = False,
-    export: Annotated[bool, typer.Option("--export", help="Print the reset plan as CSV.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None,
-    from_file: Annotated[
-        str | None, typer.Option("--from-file", metavar="CSV", help="Reset to the offsets in a file.")
-    ] = None,
-    to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Reset to a point in time.")
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="Reset to this long ago.")
-    ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the current offset.")] = False,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Move the current offset by n.")] = None,
-    members: Annotated[bool, typer.Option("--members", help="With --describe: the members.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="With --describe: more.")] = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="With --describe: offsets and lag (the default).")] = False,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state", metavar="[STATE,…]", help="With --describe: the state; with --list: only these states."
-        ),
-    ] = None,
-    type_: Annotated[
-        str | None, typer.Option("--type", metavar="[TYPE,…]", help="With --list: show types, or only these.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """List, describe and delete groups; reset and delete their offsets."""
-    action = exactly_one(
-        "Command",
-        list=list_,
-        describe=describe,
-        delete=delete,
-        reset_offsets=reset_offsets,
-        delete_offsets=delete_offsets,
-    )
-    groups = group or []
-    if groups and all_groups:
-        raise UsageError('Option "[group]" can\'t be used with option "[all-groups]"')
-    if action in ("describe", "delete", "reset_offsets") and not groups and not all_groups:
-        raise UsageError(f"Option [{action.replace('_', '-')}] takes one of these options: [group], [all-groups]")
-    if action == "list" and groups:
-        raise UsageError('Option "[group]" can\'t be used with option "[list]"')
-    if topic and action in ("list", "describe"):
-        raise UsageError(f'Option "[topic]" can\'t be used with option "[{action}]"')
-    if topic and action == "delete":
-        raise UsageError("The consumer does not support topic-specific offset deletion from a consumer group.")
-    if (members or verbose or offsets) and not describe:
-        raise UsageError("--members, --offsets and --verbose work only with --describe")
-    if state is not None and action not in ("list", "describe"):
-        raise UsageError("--state works only with --describe and --list")
-    if type_ is not None and action != "list":
-        raise UsageError("--type works only with --list")
+def _connect(bootstrap_server: str | None, command_config: str | None, timeout: int) -> ClientConfig:
     patience = {"default.api.timeout.ms": str(timeout), "request.timeout.ms": str(timeout)}
-    config = options(bootstrap_server, command_config, patience)
-    if action == "list":
-        run(config, lambda cluster: _list(cluster, state, type_, json))
-    elif action == "describe":
-        if sum((members, offsets, state is not None)) > 1:
-            raise UsageError("Option [describe] takes at most one of these options: [members], [offsets], [state]")
-        if state:
-            raise UsageError("Option [describe] does not take a value for [state]")
-        view = "members" if members else "state" if state is not None else "offsets"
-        if not run(config, lambda cluster: _describe(cluster, groups, all_groups, view, verbose, json)):
-            raise typer.Exit(1)
-    elif action == "delete":
-        if not run(config, lambda cluster: _delete(cluster, groups, all_groups)):
-            raise typer.Exit(1)
-    elif action == "delete_offsets":
-        if len(groups) != 1 or not topic:
-            raise UsageError("Option [delete-offsets] takes the following options: [group], [topic]")
-        if not run(config, lambda cluster: _delete_offsets(cluster, groups[0], topic)):
-            raise typer.Exit(1)
-    else:
-        rule = _reset_offsets.Rule.of(
-            to_offset=to_offset,
-            shift_by=shift_by,
-            to_datetime=to_datetime,
-            by_duration=by_duration,
-            from_file=from_file,
-            to_earliest=to_earliest,
-            to_latest=to_latest,
-            to_current=to_current,
-        )
-        scope = _reset_offsets.Scope(tuple(groups), all_groups, tuple(topic or ()), all_topics)
-        _reset_offsets.reset(config, rule, scope, execute=execute, dry_run=dry_run, export=export, json=json)
+    return options(bootstrap_server, command_config, patience)
+
+
+def _some_groups(action: str) -> Rule:
+    says = f"Option [{action}] takes one of these options: [group], [all-groups]"
+    return at_least_one("--group", "--all-groups", says=says)
+
+
+TOOL = Tool(
+    note="Both kinds of group; `--members --verbose` names the topics, as Kafka did before 3.8.",
+    kafka="kafka-consumer-groups.sh",
+    connect=_connect,
+    options=(
+        *CONNECTION,
+        Option("--timeout", "How long to wait for an answer.", int, metavar="MS", default=5000),
+        Option("--group", "The group to act on; may be repeated.", many=True),
+        Option("--all-groups", "Apply to all groups.", bool),
+        Option(
+            "--topic",
+            "Topics (and partitions) to reset or delete offsets of.",
+            metavar="TOPIC[:0,1,…]",
+            many=True,
+            instead="--delete-offsets deletes offsets of topics",
+        ),
+        Option("--all-topics", "All topics of a group.", bool),
+        Option("--members", "Show the members.", bool),
+        Option("--offsets", "Show offsets and lag (the default).", bool),
+        Option("--state", "Describe: show the state. List: only these states.", metavar="STATE,…", alone=""),
+        Option("--type", "Show types, or only these.", metavar="TYPE,…", alone=""),
+        Option("--verbose", "Show more.", bool),
+        Option("--dry-run", "Only show what would be reset (the default).", bool),
+        Option("--execute", "Reset the offsets.", bool),
+        Option("--export", "Print the reset plan as CSV.", bool),
+        Option("--to-offset", "Reset to this offset.", int),
+        Option("--from-file", "Reset to the offsets in a file.", metavar="CSV"),
+        Option("--to-datetime", "Reset to a point in time.", metavar="YYYY-MM-DDTHH:mm:SS.sss"),
+        Option("--by-duration", "Reset to this long ago.", metavar="PnDTnHnMnS"),
+        Option("--to-earliest", "Reset to the first offset.", bool),
+        Option("--to-latest", "Reset to the end.", bool),
+        Option("--to-current", "Reset to the current offset.", bool),
+        Option("--shift-by", "Move the current offset by n.", int),
+        JSON,
+    ),
+    rules=(excludes("--group", "--all-groups", says='Option "[group]" can\'t be used with option "[all-groups]"'),),
+    examples=(
+        "barnabas consumer-groups --list",
+        "barnabas consumer-groups --describe --group billing",
+        "barnabas consumer-groups --reset-offsets --group billing --topic orders --to-earliest --execute",
+    ),
+)
 
 
 # -- list ---------------------------------------------------------------------------------------------------------------
@@ -160,26 +103,27 @@ def _parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:
     return names
 
 
-async def _list(cluster: AsyncClient, state: str | None, kind: str | None, json: bool) -> None:
+@TOOL.action("--list", "List all groups.")
+async def _list(cluster: AsyncClient, state: str | None, type_: str | None, json: bool) -> None:
     listed = await admin.list_groups(
         cluster,
         states=_parse_names(state, _STATES, "state") if state else (),
-        types=_parse_names(kind, _TYPES, "type") if kind else (),
+        types=_parse_names(type_, _TYPES, "type") if type_ else (),
     )
     # As in Kafka: groups of other protocols (Connect's) are not consumer groups.
     listed = [entry for entry in listed if entry.protocol_type in ("consumer", "")]
     if json:
         say_json([{"group": entry.group_id, "type": entry.type, "state": entry.state} for entry in listed])
         return
-    if state is None and kind is None:
+    if state is None and type_ is None:
         for entry in listed:
             say(entry.group_id)
         return
-    headers = ["GROUP", *(["TYPE"] if kind is not None else []), *(["STATE"] if state is not None else [])]
+    headers = ["GROUP", *(["TYPE"] if type_ is not None else []), *(["STATE"] if state is not None else [])]
     rows = [
         [
             entry.group_id,
-            *([entry.type] if kind is not None else []),
+            *([entry.type] if type_ is not None else []),
             *([entry.state or "Unknown"] if state is not None else []),
         ]
         for entry in listed
@@ -224,30 +168,52 @@ async def _chosen(cluster: AsyncClient, groups: Sequence[str], all_groups: bool)
     return [entry.group_id for entry in await admin.list_groups(cluster) if entry.protocol_type in ("consumer", "")]
 
 
+@TOOL.action(
+    "--describe",
+    "Describe groups and their lag.",
+    rules=(
+        at_most_one(
+            "--members",
+            "--offsets",
+            "--state",
+            says="Option [describe] takes at most one of these options: [members], [offsets], [state]",
+        ),
+        _some_groups("describe"),
+    ),
+)
 async def _describe(
-    cluster: AsyncClient, groups: Sequence[str], all_groups: bool, view: str, verbose: bool, json: bool
-) -> bool:
-    """Return whether all of these groups exist."""
+    cluster: AsyncClient,
+    group: Sequence[str],
+    all_groups: bool,
+    members: bool,
+    offsets: bool,
+    state: str | None,
+    verbose: bool,
+    json: bool,
+) -> int:
+    if state:
+        raise UsageError("Option [describe] does not take a value for [state]")
+    shows_offsets = offsets or (not members and state is None)
     document: list[dict[str, object]] = []
     all_exist = True
-    for name in sorted(await _chosen(cluster, groups, all_groups)):
+    for name in sorted(await _chosen(cluster, group, all_groups)):
         description = await admin.describe_group(cluster, name)
         all_exist &= not description.missing
         if json:
             document.append(await _as_json(cluster, description))
             continue
-        if view == "offsets":
+        if shows_offsets:
             rows = await offset_rows(cluster, description)
             if _announce(description) and rows:
                 _print_offsets(rows)
-        elif view == "members":
+        elif members:
             if _announce(description):
                 _print_members(description, verbose)
         elif _announce(description):
             _print_state(cluster, description)
     if json:
         say_json(document)
-    return all_exist
+    return int(not all_exist)
 
 
 def _announce(description: GroupDescription) -> bool:
@@ -429,20 +395,21 @@ async def _as_json(cluster: AsyncClient, description: GroupDescription) -> dict[
 # -- delete -------------------------------------------------------------------------------------------------------------
 
 
-async def _delete(cluster: AsyncClient, groups: Sequence[str], all_groups: bool) -> bool:
-    names = await _chosen(cluster, groups, all_groups)
+@TOOL.action("--delete", "Delete groups.", rules=(_some_groups("delete"),))
+async def _delete(cluster: AsyncClient, group: Sequence[str], all_groups: bool) -> int:
+    names = await _chosen(cluster, group, all_groups)
     outcome = {name: await admin.delete_group(cluster, name) for name in names}
     failed = {name: code for name, code in outcome.items() if code is not ErrorCode.NONE}
     deleted = [name for name in outcome if name not in failed]
     if not failed:
         say(f"Deletion of requested consumer groups ('{', '.join(deleted)}') was successful.")
-        return True
+        return 0
     say("\nError: Deletion of some consumer groups failed:")
     for name, code in failed.items():
         say(f"* Group '{name}' could not be deleted due to: {code.name}{_HINTS.get(code, '')}")
     if deleted:
         say(f"\nThese consumer groups were deleted successfully: '{', '.join(deleted)}'")
-    return False
+    return 1
 
 
 _HINTS: Final = {
@@ -451,7 +418,18 @@ _HINTS: Final = {
 }
 
 
-async def _delete_offsets(cluster: AsyncClient, group: str, topics: Sequence[str]) -> bool:
+@TOOL.action(
+    "--delete-offsets",
+    "Delete offsets of a group.",
+    rules=(Rule(lambda given: given >= {"--group", "--topic"}, ("--group", "--topic"), _ONE_GROUP),),
+)
+async def _delete_offsets(cluster: AsyncClient, group: Sequence[str], topic: Sequence[str]) -> int:
+    if len(group) != 1:
+        raise UsageError(_ONE_GROUP)
+    return await _delete_offsets_of(cluster, group[0], topic)
+
+
+async def _delete_offsets_of(cluster: AsyncClient, group: str, topics: Sequence[str]) -> int:
     partitions, unknown = await _reset_offsets.expand_topics(cluster, topics)
     code, results = await admin.delete_offsets(cluster, group, partitions)
     statuses: dict[TopicPartition, ErrorCode] = dict.fromkeys(
@@ -479,4 +457,34 @@ async def _delete_offsets(cluster: AsyncClient, group: str, topics: Sequence[str
         text = f"Error: {status.name}" if status else "Successful"
         write("\n" + _line((where.topic, index, text), widths))
     say()
-    return worst is ErrorCode.NONE
+    return int(worst is not ErrorCode.NONE)
+
+
+@TOOL.action("--reset-offsets", "Reset offsets of inactive groups.", rules=(_some_groups("reset-offsets"),))
+def _reset(
+    client: ClientConfig,
+    scope: _reset_offsets.Scope,
+    to_offset: int | None,
+    shift_by: int | None,
+    to_datetime: str | None,
+    by_duration: str | None,
+    from_file: str | None,
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    execute: bool,
+    dry_run: bool,
+    export: bool,
+    json: bool,
+) -> None:
+    rule = _reset_offsets.Rule.of(
+        to_offset=to_offset,
+        shift_by=shift_by,
+        to_datetime=to_datetime,
+        by_duration=by_duration,
+        from_file=from_file,
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_current=to_current,
+    )
+    _reset_offsets.reset(client, rule, scope, execute=execute, dry_run=dry_run, export=export, json=json)

@@ -4,16 +4,14 @@ import asyncio
 import random
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
 from barnabas.cli._output import say
-from barnabas.cli._tool import Bootstrap, warn_without_effect
+from barnabas.cli.tool import BOOTSTRAP, Option, Tool
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -27,37 +25,67 @@ _POLL_MS: Final = 100
 _EXTRA: Final = ", rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
 
 
-def command(
-    topic: Annotated[str, typer.Option("--topic", help="REQUIRED: the topic to consume.")],
-    messages: Annotated[int, typer.Option("--messages", help="REQUIRED: how many records to consume.")],
-    bootstrap_server: Bootstrap = None,
-    broker_list: Annotated[str | None, typer.Option("--broker-list", hidden=True)] = None,
-    group: Annotated[str | None, typer.Option("--group", help="The group. [perf-consumer-…]")] = None,
-    fetch_size: Annotated[int, typer.Option("--fetch-size", help="Bytes of a partition per fetch.")] = 1024 * 1024,
-    from_latest: Annotated[bool, typer.Option("--from-latest", help="Begin at the end.")] = False,
-    socket_buffer_size: Annotated[int | None, typer.Option("--socket-buffer-size", hidden=True)] = None,
-    consumer_config_file: Annotated[
-        str | None,
-        typer.Option("--consumer.config", metavar="FILE", help="Properties file with settings of the client."),
-    ] = None,
-    print_metrics: Annotated[bool, typer.Option("--print-metrics", hidden=True)] = False,
-    show_detailed_stats: Annotated[
-        bool, typer.Option("--show-detailed-stats", help="A line for every interval.")
-    ] = False,
-    timeout: Annotated[int, typer.Option("--timeout", help="Longest wait for a record, in ms.")] = 10_000,
-    reporting_interval: Annotated[int, typer.Option("--reporting-interval", help="In ms.")] = 5_000,
-    date_format: Annotated[
-        str, typer.Option("--date-format", help="As java.text.SimpleDateFormat.")
-    ] = "yyyy-MM-dd HH:mm:ss:SSS",
-    hide_header: Annotated[bool, typer.Option("--hide-header", help="No header line.")] = False,
-) -> None:
-    """Measure consuming."""
-    if reporting_interval <= 0:
+def _interval(text: str) -> int:
+    if (number := int(text)) <= 0:
         raise UsageError("Reporting interval must be greater than 0.")
-    if print_metrics:
-        raise UsageError("--print-metrics: this consumer has no metrics; use the brokers' metrics")
-    warn_without_effect("--socket-buffer-size", socket_buffer_size, "the operating system sizes the buffers of sockets")
-    properties = load_properties(consumer_config_file) if consumer_config_file else {}
+    return number
+
+
+TOOL = Tool(
+    note="`--print-metrics` is refused: the clients have no metrics.",
+    kafka="kafka-consumer-perf-test.sh",
+    options=(
+        replace(BOOTSTRAP, also=("--broker-list",)),
+        Option("--consumer.config", "Properties file with settings of the client.", metavar="FILE", name="config_file"),
+        Option("--topic", "The topic to consume. Required.", required=True),
+        Option("--messages", "How many records to consume. Required.", int, required=True),
+        Option("--group", "The group. [perf-consumer-…]"),
+        Option("--fetch-size", "Bytes of a partition per fetch.", int, metavar="BYTES", default=1024 * 1024),
+        Option("--from-latest", "Begin at the end.", bool),
+        Option("--timeout", "Longest wait for a record.", int, metavar="MS", default=10_000),
+        Option(
+            "--reporting-interval",
+            "Between two lines of --show-detailed-stats.",
+            _interval,
+            metavar="MS",
+            default="5000",
+        ),
+        Option("--show-detailed-stats", "A line for every interval.", bool),
+        Option("--date-format", "As java.text.SimpleDateFormat.", default="yyyy-MM-dd HH:mm:ss:SSS"),
+        Option("--hide-header", "No header line.", bool),
+        Option(
+            "--socket-buffer-size",
+            kind=int,
+            metavar="BYTES",
+            no_effect="the operating system sizes the buffers of sockets",
+        ),
+        Option(
+            "--print-metrics",
+            "Refused.",
+            bool,
+            refused="--print-metrics: this consumer has no metrics; use the brokers' metrics",
+        ),
+    ),
+    examples=("barnabas consumer-perf-test --topic orders --messages 1000000",),
+)
+
+
+@TOOL.main
+def _measure(
+    bootstrap_server: str | None,
+    config_file: str | None,
+    topic: str,
+    messages: int,
+    group: str | None,
+    fetch_size: int,
+    from_latest: bool,
+    timeout: int,
+    reporting_interval: int,
+    show_detailed_stats: bool,
+    date_format: str,
+    hide_header: bool,
+) -> None:
+    properties = load_properties(config_file) if config_file else {}
     properties["max.partition.fetch.bytes"] = str(fetch_size)
     properties["auto.offset.reset"] = "latest" if from_latest else "earliest"
     properties["check.crcs"] = "false"
@@ -69,7 +97,7 @@ def command(
         say(f"{first}, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec{_EXTRA}")
         sys.stdout.flush()
     run(
-        options(bootstrap_server or broker_list, properties=properties, known=names.CONSUMER),
+        options(bootstrap_server, properties=properties, known=names.CONSUMER),
         lambda cluster: _consume(
             cluster, topic, messages, timeout, consumer_config(properties), group_config(group_id, properties), report
         ),

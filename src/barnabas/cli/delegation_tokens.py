@@ -4,90 +4,19 @@ import base64
 import binascii
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
-
-import typer
 
 from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
+from barnabas.cli.tool import CONNECTION, JSON, Option, Tool
 from barnabas.client.admin import tokens as admin
 from barnabas.client.admin.tokens import DelegationToken
 from barnabas.client.asynchronous import AsyncClient
 
-Principals = list[str] | None
 
-
-def command(
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    create: Annotated[bool, typer.Option("--create", help="Create a token.")] = False,
-    renew: Annotated[bool, typer.Option("--renew", help="Renew a token.")] = False,
-    expire: Annotated[bool, typer.Option("--expire", help="Expire a token.")] = False,
-    describe: Annotated[bool, typer.Option("--describe", help="Describe tokens.")] = False,
-    owner_principal: Annotated[
-        Principals, typer.Option("--owner-principal", metavar="User:NAME", help="Whose token or tokens.")
-    ] = None,
-    renewer_principal: Annotated[
-        Principals,
-        typer.Option(
-            "--renewer-principal", metavar="User:NAME", help="A principal that may renew it, besides the owner."
-        ),
-    ] = None,
-    max_life_time_period: Annotated[
-        int | None, typer.Option("--max-life-time-period", metavar="MS", help="Longest life; -1 for the broker's.")
-    ] = None,
-    renew_time_period: Annotated[
-        int | None, typer.Option("--renew-time-period", metavar="MS", help="Until when; -1 for the broker's.")
-    ] = None,
-    expiry_time_period: Annotated[
-        int | None, typer.Option("--expiry-time-period", metavar="MS", help="Until when; -1 ends it at once.")
-    ] = None,
-    hmac: Annotated[str | None, typer.Option("--hmac", help="The token's HMAC, in base64.")] = None,
-    json: Json = False,
-) -> None:
-    """Create, renew, expire and describe delegation tokens."""
-    action = exactly_one("Command", create=create, renew=renew, expire=expire, describe=describe)
-    needs: dict[str, dict[str, object]] = {
-        "create": {"max-life-time-period": max_life_time_period},
-        "renew": {"hmac": hmac, "renew-time-period": renew_time_period},
-        "expire": {"hmac": hmac, "expiry-time-period": expiry_time_period},
-        "describe": {},
-    }
-    missing = [name for name, value in needs[action].items() if value is None]
-    if missing:
-        raise UsageError(f"--{action} needs --{' and --'.join(missing)}")
-    for principal in (*(owner_principal or ()), *(renewer_principal or ())):
-        if not all(principal.partition(":")):
-            raise UsageError(f"{principal} is not a principal: write User:name")
-    config = options(bootstrap_server, command_config)
-
-    async def carry_out(cluster: AsyncClient) -> None:
-        if action == "create":
-            owner = owner_principal[0] if owner_principal else None
-            token = await admin.create_token(
-                cluster, renewers=renewer_principal or (), lifetime_ms=max_life_time_period or -1, owner=owner
-            )
-            if not json:
-                say(f"Created delegation token with tokenId : {token.token_id}")
-            _show([token], json)
-        elif action == "describe":
-            tokens = await admin.describe_tokens(cluster, owner_principal or None)
-            if not json:
-                say(f"Total number of tokens : {len(tokens)}")
-            _show(tokens, json)
-        else:
-            change = admin.renew_token if action == "renew" else admin.expire_token
-            period_ms = renew_time_period if action == "renew" else expiry_time_period
-            assert period_ms is not None
-            ends_ms = await change(cluster, _decoded(hmac or ""), period_ms=period_ms)
-            if json:
-                say_json({"expiryTimestamp": ends_ms})
-            else:
-                say(f"Completed {action} operation. New expiry date : {_date(ends_ms)}")
-
-    run(config, carry_out)
+def _principal(text: str) -> str:
+    if not all(text.partition(":")):
+        raise UsageError(f"{text} is not a principal: write User:name")
+    return text
 
 
 def _decoded(text: str) -> bytes:
@@ -95,6 +24,73 @@ def _decoded(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         raise UsageError("--hmac must be in base64, as --create and --describe print it") from None
+
+
+TOOL = Tool(
+    kafka="kafka-delegation-tokens.sh",
+    options=(
+        *CONNECTION,
+        Option("--owner-principal", "Whose token or tokens.", _principal, metavar="User:NAME", many=True),
+        Option(
+            "--renewer-principal",
+            "A principal that may renew it, besides the owner.",
+            _principal,
+            metavar="User:NAME",
+            many=True,
+        ),
+        Option("--max-life-time-period", "Longest life; -1 for the broker's.", int, metavar="MS"),
+        Option("--renew-time-period", "Until when; -1 for the broker's.", int, metavar="MS"),
+        Option("--expiry-time-period", "Until when; -1 ends it at once.", int, metavar="MS"),
+        Option("--hmac", "The token's HMAC, in base64.", _decoded),
+        JSON,
+    ),
+    examples=(
+        "barnabas delegation-tokens --create --max-life-time-period -1",
+        "barnabas delegation-tokens --describe",
+    ),
+)
+
+
+@TOOL.action("--create", "Create a token.", needs=("--max-life-time-period",))
+async def _create(
+    cluster: AsyncClient,
+    owner_principal: Sequence[str],
+    renewer_principal: Sequence[str],
+    max_life_time_period: int,
+    json: bool,
+) -> None:
+    owner = owner_principal[0] if owner_principal else None
+    token = await admin.create_token(
+        cluster, renewers=renewer_principal, lifetime_ms=max_life_time_period or -1, owner=owner
+    )
+    if not json:
+        say(f"Created delegation token with tokenId : {token.token_id}")
+    _show([token], json)
+
+
+@TOOL.action("--renew", "Renew a token.", needs=("--hmac", "--renew-time-period"))
+async def _renew(cluster: AsyncClient, hmac: bytes, renew_time_period: int, json: bool) -> None:
+    _completed("renew", await admin.renew_token(cluster, hmac, period_ms=renew_time_period), json)
+
+
+@TOOL.action("--expire", "Expire a token.", needs=("--hmac", "--expiry-time-period"))
+async def _expire(cluster: AsyncClient, hmac: bytes, expiry_time_period: int, json: bool) -> None:
+    _completed("expire", await admin.expire_token(cluster, hmac, period_ms=expiry_time_period), json)
+
+
+@TOOL.action("--describe", "Describe tokens.")
+async def _describe(cluster: AsyncClient, owner_principal: Sequence[str], json: bool) -> None:
+    tokens = await admin.describe_tokens(cluster, owner_principal or None)
+    if not json:
+        say(f"Total number of tokens : {len(tokens)}")
+    _show(tokens, json)
+
+
+def _completed(action: str, ends_ms: int, json: bool) -> None:
+    if json:
+        say_json({"expiryTimestamp": ends_ms})
+    else:
+        say(f"Completed {action} operation. New expiry date : {_date(ends_ms)}")
 
 
 def _date(timestamp_ms: int) -> str:

@@ -6,17 +6,15 @@ import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from json import dumps
-from typing import Annotated
-
-import typer
 
 from barnabas.base.times import utc
-from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options
 from barnabas.cli._output import say, say_json
 from barnabas.cli._progress import telling
-from barnabas.cli._tool import CommandConfig, Json
+from barnabas.cli.tool import BOOTSTRAP, COMMAND_CONFIG, JSON, Argument, Option, Tool, at_least_one
 from barnabas.client.config import ClientConfig
 from barnabas.services.doctor.finding import Finding, Severity, count, in_order, worst
 
@@ -25,43 +23,54 @@ EXIT = {None: 0, Severity.ERROR: 1, Severity.WARNING: 3}
 _INDENT = " " * 8
 
 
-def command(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE.properties", help="Settings of brokers, on the machine that they are for."),
-    ] = None,
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT[,…]",
-            envvar="BARNABAS_BOOTSTRAP_SERVER",
-            help="The cluster to check: the brokers to connect to first.",
+TOOL = Tool(
+    note="Changes nothing; see [below](#doctor).",
+    about="""Reports problems, since when they exist, their meaning for clients, and advice. Exit status 0: nothing is wrong;
+    1: an error; 3: only warnings.""",
+    arguments=(
+        Argument(
+            "files", "Settings of brokers, on the machine that they are for.", metavar="FILE.properties", many=True
         ),
-    ] = None,
-    command_config: CommandConfig = None,
-    json: Json = False,
-    watch: Annotated[
-        float | None,
-        typer.Option(
+    ),
+    options=(
+        replace(BOOTSTRAP, help="The cluster to check: the brokers to connect to first."),
+        COMMAND_CONFIG,
+        JSON,
+        Option(
+            "--watch",
+            "Check again after this time, until Ctrl-C; print findings that begin and end.",
+            float,
             metavar="SECONDS",
-            min=1,
-            help="Check again after this time, until Ctrl-C; print findings that begin and end.",
+            least=1,
         ),
-    ] = None,
-) -> None:
-    """Check settings or a running cluster: problems, since when, their meaning for clients, and advice.
+    ),
+    rules=(
+        at_least_one(
+            "files",
+            "--bootstrap-server",
+            "--command-config",
+            says="nothing to check: name a properties file, or a cluster with --bootstrap-server",
+        ),
+    ),
+    examples=(
+        "barnabas doctor --bootstrap-server localhost:9092",
+        "barnabas doctor server.properties",
+        "barnabas doctor --bootstrap-server localhost:9092 --watch 10",
+    ),
+)
 
-    Give properties files, --bootstrap-server, or both. Exit status 0: nothing is wrong; 1: an error; 3: only warnings.
-    """
-    if not files and bootstrap_server is None and command_config is None:
-        raise UsageError("nothing to check: name a properties file, or a cluster with --bootstrap-server")
+
+@TOOL.main
+def _diagnose(
+    files: Sequence[str], bootstrap_server: str | None, command_config: str | None, json: bool, watch: float | None
+) -> int:
     logging.getLogger("barnabas").addHandler(logging.NullHandler())  # the findings already report what the log would
     config = None
     if bootstrap_server is not None or command_config is not None:
         config = options(bootstrap_server, command_config)
     if watch is not None:
-        _watch(files or [], config, watch, as_json=json)
-    findings, brokers = _look(files or [], config)
+        _watch(files, config, watch, as_json=json)
+    findings, brokers = _look(files, config)
     severity = worst(findings)
     if json:
         say_json({"ok": severity is None, "brokers": brokers, "findings": [finding.as_json() for finding in findings]})
@@ -71,11 +80,10 @@ def command(
         if severity is None:
             say("nothing is wrong" + (f" with {_these(brokers)}" if brokers else ""))
     sys.stdout.flush()
-    if severity is not None:
-        raise typer.Exit(EXIT[severity])
+    return EXIT[severity]
 
 
-def _look(files: list[str], config: ClientConfig | None) -> tuple[list[Finding], int | None]:
+def _look(files: Sequence[str], config: ClientConfig | None) -> tuple[list[Finding], int | None]:
     findings: list[Finding] = []
     brokers: int | None = None
     if config is not None:
@@ -91,7 +99,7 @@ def _look(files: list[str], config: ClientConfig | None) -> tuple[list[Finding],
     return in_order(findings), brokers
 
 
-def _watch(files: list[str], config: ClientConfig | None, period_s: float, *, as_json: bool) -> None:
+def _watch(files: Sequence[str], config: ClientConfig | None, period_s: float, *, as_json: bool) -> None:
     """Repeat the check until Ctrl-C. Print the time and the changes, and say when no problem is left."""
     present: list[Finding] | None = None
     while True:

@@ -221,11 +221,7 @@ def _name_process(kind: str, arguments: list[str]) -> None:
 
 
 def _serve(kind: str, arguments: list[str]) -> int:
-    if kind == "zookeeper":
-        from barnabas.cli import zookeeper
-
-        zookeeper.main(arguments)
-    if kind in ("schema-registry", "console", "tables"):
+    if kind in ("zookeeper", "schema-registry", "console", "tables"):
         from barnabas.cli.main import app
 
         app([kind, *arguments])

@@ -1,60 +1,19 @@
 """`barnabas leader-election`: kafka-leader-election.sh."""
 
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
+from barnabas.cli._connection import options
 from barnabas.cli._json_files import entries, field, read_json
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import Bootstrap, Json
+from barnabas.cli.tool import BOOTSTRAP, JSON, OneOf, Option, Tool, exactly_one, needs
 from barnabas.client.admin.partitions import PREFERRED, UNCLEAN, elect_leaders
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import ClientConfig
 
 _TYPES: Final = {"preferred": PREFERRED, "unclean": UNCLEAN}
-
-
-def command(
-    bootstrap_server: Bootstrap = None,
-    admin_config: Annotated[
-        str | None, typer.Option("--admin.config", metavar="FILE", help="Properties file with settings of the client.")
-    ] = None,
-    path_to_json_file: Annotated[
-        str | None,
-        typer.Option("--path-to-json-file", metavar="FILE", help='{"partitions": [{"topic": "foo", "partition": 1}]}'),
-    ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Topic of the partition to elect for.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="With --topic.")] = None,
-    all_topic_partitions: Annotated[
-        bool, typer.Option("--all-topic-partitions", help="Every partition that is eligible.")
-    ] = False,
-    election_type: Annotated[str | None, typer.Option("--election-type", help="preferred or unclean.")] = None,
-    json: Json = False,
-) -> None:
-    """Elect preferred or unclean leaders."""
-    if election_type is None:
-        raise UsageError("Missing required option(s): election-type")
-    kind = _TYPES.get(election_type.lower())
-    if kind is None:
-        raise UsageError(f"--election-type {election_type}: it is preferred or unclean")
-    if sum((topic is not None, all_topic_partitions, path_to_json_file is not None)) != 1:
-        raise UsageError(
-            "One and only one of the following options is required: topic, all-topic-partitions, path-to-json-file"
-        )
-    if topic is not None and partition is None:
-        raise UsageError("Missing required option(s): partition")
-    if topic is None and partition is not None:
-        raise UsageError("Option partition is only allowed if topic is used")
-    partitions: list[TopicPartition] | None = None
-    if topic is not None and partition is not None:
-        partitions = [TopicPartition(topic, partition)]
-    elif path_to_json_file is not None:
-        partitions = parse(read_json(path_to_json_file, option="--path-to-json-file"))
-    config = options(bootstrap_server, admin_config, {"default.api.timeout.ms": "30000", "request.timeout.ms": "15000"})
-    results = run(config, lambda cluster: elect_leaders(cluster, kind, partitions))
-    _report(election_type.upper(), results, json)
 
 
 def parse(document: dict[str, object]) -> list[TopicPartition]:
@@ -67,6 +26,60 @@ def parse(document: dict[str, object]) -> list[TopicPartition]:
     if twice:
         raise UsageError(f"Replica election data contains duplicate partitions: {', '.join(map(str, twice))}")
     return found
+
+
+def _read(path: str) -> list[TopicPartition]:
+    return parse(read_json(path, option="--path-to-json-file"))
+
+
+def _connect(bootstrap_server: str | None, admin_config: str | None) -> ClientConfig:
+    return options(bootstrap_server, admin_config, {"default.api.timeout.ms": "30000", "request.timeout.ms": "15000"})
+
+
+TOOL = Tool(
+    kafka="kafka-leader-election.sh",
+    connect=_connect,
+    options=(
+        BOOTSTRAP,
+        Option("--admin.config", "Properties file with settings of the client.", metavar="FILE"),
+        Option("--path-to-json-file", '{"partitions": [{"topic": "foo", "partition": 1}]}', _read, metavar="FILE"),
+        Option("--topic", "Topic of the partition to elect for."),
+        Option("--partition", "With --topic.", int),
+        Option("--all-topic-partitions", "Every partition that is eligible.", bool),
+        Option("--election-type", "Required.", OneOf(*_TYPES)),
+        JSON,
+    ),
+    rules=(
+        needs("--topic", "--partition", says="Missing required option(s): partition"),
+        needs("--partition", "--topic", says="Option partition is only allowed if topic is used"),
+        exactly_one(
+            "--topic",
+            "--all-topic-partitions",
+            "--path-to-json-file",
+            says="One and only one of the following options is required: topic, all-topic-partitions, path-to-json-file",
+        ),
+    ),
+    examples=(
+        "barnabas leader-election --election-type preferred --all-topic-partitions",
+        "barnabas leader-election --election-type unclean --topic orders --partition 0",
+    ),
+)
+
+
+@TOOL.action("", "", needs=("--election-type",))
+async def _elect(
+    cluster: AsyncClient,
+    path_to_json_file: list[TopicPartition] | None,
+    topic: str | None,
+    partition: int | None,
+    all_topic_partitions: bool,
+    election_type: str,
+    json: bool,
+) -> None:
+    chosen = path_to_json_file
+    if not all_topic_partitions and topic is not None and partition is not None:
+        chosen = [TopicPartition(topic, partition)]
+    _report(election_type.upper(), await elect_leaders(cluster, _TYPES[election_type], chosen), json)
 
 
 def _report(kind: str, results: dict[TopicPartition, tuple[ErrorCode, str | None]], json: bool) -> None:

@@ -3,17 +3,14 @@
 import asyncio
 import os
 import sys
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from barnabas.base.config.properties import resolve_variables
 from barnabas.base.ids import format_uuid
 from barnabas.base.times import time_in
 from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
 from barnabas.cli._output import say, say_fields, say_json, table
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, check_action
+from barnabas.cli.tool import CONNECTION, JSON, Argument, Option, Tool
 from barnabas.client.admin import links as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -21,119 +18,143 @@ from barnabas.wire.messages.describe_links import DescribedLink, DescribedMirror
 
 #: Exit status of a planned promotion if the source has records that were not mirrored.
 _LEFT_BEHIND: Final = 3
-_ACTIONS: Final = ("check", "create", "list", "describe", "pause", "resume", "promote", "delete")
 
 
-def command(
-    action: Annotated[str, typer.Argument(metavar="|".join(_ACTIONS), help="What to do.")],
-    name: Annotated[str | None, typer.Argument(help="The link. Not needed by check, list and describe.")] = None,
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config", metavar="FILE", help="check, create: the source's client properties, and link.* settings."
+def _start(text: str) -> str:
+    """Parse earliest, latest, or a time: in milliseconds, or as people write it."""
+    if text in ("earliest", "latest") or text.isdigit():
+        return text
+    time_ms = time_in(text)
+    if time_ms is None:
+        raise UsageError(f"--from {text!r} must be earliest, latest or a time such as 2026-11-16T12:00:00Z")
+    return str(time_ms)
+
+
+TOOL = Tool(
+    note="""With their settings, and with the offsets of groups (`--groups`) and ACLs (`--acls`).
+    `promote` waits for the end: `--timeout`, `--no-wait`. See [link](link.md).""",
+    about="""Mirrors have the same partitions, offsets and batches as their topics at the source, which may be any Kafka
+    cluster.""",
+    arguments=(Argument("name", "The link.", what="the name of the link"),),
+    options=(
+        *CONNECTION,
+        Option("--config", "The source's client properties, and link.* settings.", metavar="FILE"),
+        Option("--topics", "The topics to mirror, by whole names.", metavar="REGEX"),
+        Option("--groups", "The groups whose offsets are copied.", metavar="REGEX"),
+        Option("--acls", "Copy the source's ACLs.", bool),
+        Option(
+            "--from", "Where mirrors begin.", _start, metavar="earliest|latest|TIME", default="earliest", name="start"
         ),
-    ] = None,
-    topics: Annotated[
-        str | None,
-        typer.Option("--topics", metavar="REGEX", help="check, create: the topics to mirror, by whole names."),
-    ] = None,
-    groups: Annotated[
-        str | None,
-        typer.Option("--groups", metavar="REGEX", help="check, create: the groups whose offsets are copied."),
-    ] = None,
-    acls: Annotated[bool, typer.Option("--acls", help="create: copy the source's ACLs.")] = False,
-    start: Annotated[
-        str, typer.Option("--from", metavar="earliest|latest|TIME", help="create: where mirrors begin.")
-    ] = "earliest",
-    restart_recreated: Annotated[
-        bool,
-        typer.Option(
-            "--restart-recreated", help="create: mirror a topic from its start again if it is recreated at the source."
+        Option("--restart-recreated", "Mirror a topic from its start again if it is recreated at the source.", bool),
+        Option("--adopt", "Topics that exist here and were promoted at the source become mirrors.", bool),
+        Option("--topic", "This topic only."),
+        Option("--now", "Do not wait until the mirrors have all records of the source.", bool),
+        Option("--wait", "Wait until it is done.", bool, off="--no-wait"),
+        Option(
+            "--timeout",
+            "How long to wait; it goes on in the cluster.",
+            int,
+            metavar="SECONDS",
+            default=600,
+            name="timeout_s",
         ),
-    ] = False,
-    adopt: Annotated[
-        bool,
-        typer.Option("--adopt", help="create: topics that exist here and were promoted at the source become mirrors."),
-    ] = False,
-    topic: Annotated[
-        str | None, typer.Option("--topic", help="describe, pause, resume, promote: this topic only.")
-    ] = None,
-    now: Annotated[
-        bool,
-        typer.Option("--now", help="promote: do not wait until the mirrors have all records of the source."),
-    ] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="promote: wait until it is done.")] = True,
-    timeout_s: Annotated[
-        int, typer.Option("--timeout", metavar="SECONDS", help="promote: how long to wait; it goes on in the cluster.")
-    ] = 600,
-    json: Json = False,
+        JSON,
+    ),
+    examples=(
+        "barnabas link check --config source.properties --topics 'orders.*'",
+        "barnabas link create old --config source.properties --topics 'orders.*' --groups '.*'",
+        "barnabas link describe old",
+        "barnabas link promote old",
+    ),
+)
+
+
+@TOOL.action("check", "Say what of the source a link would carry over; change nothing.", needs=("--config",))
+def _check(
+    bootstrap_server: str | None,
+    command_config: str | None,
+    config: str,
+    topics: str | None,
+    groups: str | None,
+    json: bool,
+) -> int:
+    from barnabas.cli.link_check import check
+
+    return check(
+        config=config,
+        topics=topics or ".*",
+        groups=groups or ".*",
+        bootstrap_server=bootstrap_server,
+        command_config=command_config,
+        json=json,
+    )
+
+
+@TOOL.action("create", "Create a link.", needs=("name", "--config", "--topics"))
+async def _create(
+    cluster: AsyncClient,
+    name: str,
+    config: str,
+    topics: str,
+    groups: str | None,
+    acls: bool,
+    start: str,
+    restart_recreated: bool,
+    adopt: bool,
 ) -> None:
-    """Mirror topics of any Kafka cluster: same partitions, same offsets, same batches.
-
-    \b
-    barnabas link check --config source.properties --topics 'orders.*'
-    barnabas link create old --config source.properties --topics 'orders.*' \\
-        --groups '.*' --bootstrap-server localhost:9092
-    barnabas link describe old --bootstrap-server localhost:9092
-    barnabas link promote old --bootstrap-server localhost:9092
-    """
-    check_action(action, _ACTIONS)
-    if action == "check":
-        from barnabas.cli.link_check import check
-
-        check(
-            config=config,
-            topics=topics or ".*",
-            groups=groups or ".*",
-            bootstrap_server=bootstrap_server,
-            command_config=command_config,
-            json=json,
-        )
-        return
-    client = options(bootstrap_server, command_config)
-    if action in ("list", "describe"):
-        run(client, lambda cluster: _show(cluster, name, topic, json=json, detailed=action == "describe"))
-        return
-    if name is None:
-        raise UsageError(f"{action} needs the name of the link")
-    if action == "create":
-        if config is None or topics is None:
-            raise UsageError("create needs --config FILE, which says how to reach the source, and --topics REGEX")
-        configs = resolve_variables(load_properties(config), os.environ)
-        configs = {key: value for key, value in configs.items() if not key.startswith("config.providers")}
-        when = _start(start)
-        run(
-            client,
-            lambda cluster: admin.create_link(
-                cluster,
-                name,
-                configs=configs,
-                topics=topics,
-                groups=groups,
-                acls=acls,
-                start=when,
-                restart_recreated=restart_recreated,
-                adopt=adopt,
-            ),
-        )
-        say(f"Created link {name}.")
-    elif action == "promote":
-        left = run(
-            client, lambda cluster: _promote(cluster, name, topic, now=now, wait_s=timeout_s if wait else 0, json=json)
-        )
-        if left and not now:
-            raise typer.Exit(_LEFT_BEHIND)
-    elif action == "delete":
-        run(client, lambda cluster: admin.delete_link(cluster, name))
-        say(f"Deleted link {name}.")
-    else:
-        run(client, lambda cluster: admin.alter_link(cluster, name, action, topic=topic))
-        say(f"{'Paused' if action == 'pause' else 'Resumed'} {topic or f'link {name}'}.")
+    configs = resolve_variables(load_properties(config), os.environ)
+    configs = {key: value for key, value in configs.items() if not key.startswith("config.providers")}
+    await admin.create_link(
+        cluster,
+        name,
+        configs=configs,
+        topics=topics,
+        groups=groups,
+        acls=acls,
+        start=start,
+        restart_recreated=restart_recreated,
+        adopt=adopt,
+    )
+    say(f"Created link {name}.")
 
 
-async def _promote(cluster: AsyncClient, name: str, topic: str | None, *, now: bool, wait_s: float, json: bool) -> int:
+@TOOL.action("list", "List links.")
+async def _list(cluster: AsyncClient, name: str | None, topic: str | None, json: bool) -> None:
+    await _show(cluster, name, topic, json=json, detailed=False)
+
+
+@TOOL.action("describe", "Show how far links and their topics are.")
+async def _describe(cluster: AsyncClient, name: str | None, topic: str | None, json: bool) -> None:
+    await _show(cluster, name, topic, json=json, detailed=True)
+
+
+@TOOL.action("pause", "Stop mirroring for a while.", needs=("name",))
+async def _pause(cluster: AsyncClient, name: str, topic: str | None) -> None:
+    await admin.alter_link(cluster, name, "pause", topic=topic)
+    say(f"Paused {topic or f'link {name}'}.")
+
+
+@TOOL.action("resume", "Mirror again.", needs=("name",))
+async def _resume(cluster: AsyncClient, name: str, topic: str | None) -> None:
+    await admin.alter_link(cluster, name, "resume", topic=topic)
+    say(f"Resumed {topic or f'link {name}'}.")
+
+
+@TOOL.action("promote", "Turn mirrors into ordinary topics, when they have all records of the source.", needs=("name",))
+async def _promote(
+    cluster: AsyncClient, name: str, topic: str | None, now: bool, wait: bool, timeout_s: int, json: bool
+) -> int:
+    left = await _promoted(cluster, name, topic, now=now, wait_s=timeout_s if wait else 0, json=json)
+    return _LEFT_BEHIND if left and not now else 0
+
+
+@TOOL.action("delete", "Delete a link; its mirrors stay as ordinary topics.", needs=("name",))
+async def _delete(cluster: AsyncClient, name: str) -> None:
+    await admin.delete_link(cluster, name)
+    say(f"Deleted link {name}.")
+
+
+async def _promoted(cluster: AsyncClient, name: str, topic: str | None, *, now: bool, wait_s: float, json: bool) -> int:
     """Promote, and return the number of records known to be at the source but not mirrored."""
     await admin.alter_link(cluster, name, "promote-now" if now else "promote", topic=topic)
     if not wait_s:
@@ -199,16 +220,6 @@ def _known(value: int) -> str:
     return str(value) if value >= 0 else "-"
 
 
-def _start(text: str) -> str:
-    """Parse earliest, latest, or a time: in milliseconds, or as people write it."""
-    if text in ("earliest", "latest") or text.isdigit():
-        return text
-    time_ms = time_in(text)
-    if time_ms is None:
-        raise UsageError(f"--from {text!r} must be earliest, latest or a time such as 2026-11-16T12:00:00Z")
-    return str(time_ms)
-
-
 # -- list and describe ------------------------------------------------------------------------------------------------
 
 
@@ -229,7 +240,7 @@ async def _show(cluster: AsyncClient, name: str | None, topic: str | None, *, js
         table(headers, rows)
         return
     for link in links:
-        _describe(link)
+        _print(link)
 
 
 def as_document(link: DescribedLink, *, detailed: bool = True) -> dict[str, Any]:
@@ -303,7 +314,7 @@ def _summary(link: DescribedLink) -> tuple[str, ...]:
     )
 
 
-def _describe(link: DescribedLink) -> None:
+def _print(link: DescribedLink) -> None:
     say_fields(
         f"Link: {link.name}\tState: {link.state}\tTopics: {link.topics_pattern}\tGroups: {link.groups_pattern or '-'}"
     )

@@ -3,11 +3,8 @@
 import os
 from typing import Any
 
-import typer
-
 from barnabas.base.config.properties import resolve_variables
 from barnabas.broker.features.link.settings import LinkSettings, check_pattern
-from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
 from barnabas.cli._link_findings import judge, kind_of, rows
 from barnabas.cli._link_source import Source, Target, look, look_at_target
@@ -23,19 +20,17 @@ _HEADERS = ("WHAT", "FOUND", "CARRIES OVER")
 
 def check(
     *,
-    config: str | None,
+    config: str,
     topics: str = ".*",
     groups: str = ".*",
     bootstrap_server: str | None = None,
     command_config: str | None = None,
     json: bool = False,
-) -> None:
+) -> int:
     """`config` is the source's properties file, as for `link create`. `bootstrap_server` adds checks of the target cluster.
 
     Exit status 0: everything carries over, except for notes; 1: a problem prevents the link; 3: some data stays behind.
     """
-    if config is None:
-        raise UsageError("link check needs --config FILE: the source's bootstrap.servers, and how to log in there")
     # Parse as `create` does, so that mistakes in the file show up here first.
     settings = LinkSettings.of(resolve_variables(load_properties(config), os.environ), name="check")
     check_pattern(topics, what="--topics")
@@ -52,8 +47,7 @@ def check(
         say_json(_document(source, target, findings))
     else:
         _print(source, findings)
-    if severity is not None:
-        raise typer.Exit(EXIT[severity])
+    return EXIT[severity]
 
 
 def _print(source: Source, findings: list[Finding]) -> None:

@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from barnabas.base.errors import BarnabasError
@@ -86,17 +85,9 @@ COMMANDS: dict[str, Entry] = {name: entry for commands in GROUPS.values() for na
 
 def load(name: str) -> Tool:
     """Import the module of a command, and return its table."""
-    if not hasattr(module := module_of(name), "TOOL"):
-        from barnabas.cli import _typer_bridge
-
-        return _typer_bridge.table(name, module)
-    tool = module.TOOL
+    tool = importlib.import_module(f"barnabas.cli.{COMMANDS[name].module}").TOOL
     assert isinstance(tool, Tool)
     return tool
-
-
-def module_of(name: str) -> ModuleType:
-    return importlib.import_module(f"barnabas.cli.{COMMANDS[name].module}")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -130,10 +121,6 @@ def _command_of(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _tool(name: str, arguments: Sequence[str]) -> int:
-    if not hasattr(module := module_of(name), "TOOL"):
-        from barnabas.cli import _typer_bridge
-
-        return _typer_bridge.run(name, module, arguments)
     tool = load(name)
     given = tool.parse(arguments)
     if "--help" in given.texts:

@@ -5,19 +5,15 @@ Asks the brokers only; changes nothing. Exits with 1 if a problem prevents the m
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.catalog import TOPIC_SETTINGS, broker_setting
 from barnabas.base.errors import BarnabasError
 from barnabas.base.words import ConfigResourceType, ConfigSource
 from barnabas.broker.security.setup import ACL_AUTHORIZER
-from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json
+from barnabas.cli.tool import CONNECTION, JSON, Tool
 from barnabas.client.admin.configs import ConfigEntry, describe_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.exchange import BrokerVersions
@@ -38,16 +34,16 @@ class Finding:
     text: str
 
 
-def command(
-    action: Annotated[str, typer.Argument(metavar="check", help="What to do.")],
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Look at a running Kafka cluster, and say what would and would not work with barnabas brokers."""
-    if action != "check":
-        raise UsageError(f"{action!r} is not known; migrate check")
-    findings = run(options(bootstrap_server, command_config), check_cluster)
+TOOL = Tool(
+    note="See [migration](migration.md).",
+    options=(*CONNECTION, JSON),
+    examples=("barnabas migrate check --bootstrap-server kafka-1:9092",),
+)
+
+
+@TOOL.action("check", "Look at a running Kafka cluster, and say what would not work with barnabas brokers.")
+async def _check(cluster: AsyncClient, json: bool) -> int:
+    findings = await check_cluster(cluster)
     blocked = any(finding.level == "blocks" for finding in findings)
     if json:
         rows = [{"level": each.level, "about": each.about, "text": each.text} for each in findings]
@@ -56,8 +52,7 @@ def command(
         for each in findings:
             say(f"{each.level}: {each.about}: {each.text}")
         say("Something stands in the way of a migration." if blocked else "Nothing stands in the way of a migration.")
-    if blocked:
-        raise typer.Exit(1)
+    return int(blocked)
 
 
 async def check_cluster(cluster: AsyncClient) -> list[Finding]:

@@ -1,132 +1,116 @@
 """`barnabas pipeline`: the work of Kafka Connect and Kafka Streams, done on Spark."""
 
 import importlib
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from barnabas.cli import _pipeline_replay as replaying
-from barnabas.cli._command import UsageError
 from barnabas.cli._needs import need, need_java
-from barnabas.cli._tool import CommandConfig
+from barnabas.cli._pipeline_replay import Letters, replay_letters
+from barnabas.cli.tool import BOOTSTRAP, COMMAND_CONFIG, Argument, Option, Tool
+from barnabas.client.config import ClientConfig
+
+TOOL = Tool(
+    note="See [pipelines](pipelines.md).",
+    about="""A project is a folder with a spark-pipeline.yml and Python or SQL files, as pyspark.pipelines has them.
+    `barnabas pipeline offsets` shows how far a flow has read, and lets it read records again.""",
+    arguments=(
+        Argument("project", "The project's folder or spec file.", Path, default=Path(), what="the folder to make"),
+    ),
+    options=(
+        replace(BOOTSTRAP, help="The cluster that has the topics.", default="127.0.0.1:9092"),
+        COMMAND_CONFIG,
+        Option("--continuous", "Do not stop when everything has been read.", bool),
+        Option("--master", "The Spark to run on: local[*], spark://host:port, …", metavar="URL", default="local[*]"),
+        Option("--json", "One JSON object an event; one document for status.", bool),
+        Option("--refresh", "Update only this dataset.", metavar="NAME", many=True),
+        Option("--full-refresh", "Reset this dataset or sink, and compute it again.", metavar="NAME", many=True),
+        Option("--full-refresh-all", "Reset and compute everything.", bool),
+        Option("--sinks-again", "With a full refresh: write all rows to the sinks again, after what is there.", bool),
+        Option("--empty-sinks", "With a full refresh: first delete what is in the sinks.", bool),
+        Option(
+            "--trigger-interval-ms",
+            "Continuous: least time between two batches of a flow.",
+            int,
+            metavar="MS",
+            default=500,
+        ),
+        Option(
+            "--refresh-views-s",
+            "Continuous: how often materialized views are computed again.",
+            float,
+            metavar="S",
+            default=60.0,
+        ),
+        Option("--failures-max", "Continuous: failures in a row after which a flow stays down.", int, default=5),
+        Option("--report", "Report progress to the console, through a topic of the cluster.", bool, off="--no-report"),
+        Option("--from", "The dead-letter topic.", metavar="TOPIC", name="from_topic"),
+        Option("--to", "Where to send them; without it, where each came from.", metavar="TOPIC", name="to_topic"),
+        Option("--exception-class", "Only those whose exception's class contains this.", metavar="TEXT"),
+        Option("--group", "The consumer group that remembers how far it got.", metavar="NAME"),
+        Option("--from-beginning", "Also what was replayed before.", bool),
+        Option("--max-records", "At most this many.", int, least=1),
+        Option("--max-replays", "Leave records that were replayed this often already.", int, least=1, default=5),
+        Option("--dry-run", "Say what would be done, and do nothing.", bool),
+    ),
+    examples=(
+        "barnabas pipeline init orders",
+        "barnabas pipeline run orders --continuous",
+        "barnabas pipeline replay --from orders-dead --dry-run",
+    ),
+)
 
 
-class Action(StrEnum):
-    INIT = "init"
-    VALIDATE = "validate"
-    RUN = "run"
-    STATUS = "status"
-    REPLAY = "replay"
+@TOOL.action("init", "Make a project.", needs=("project",))
+def _init(project: Path, bootstrap_server: str) -> None:
+    _commands().init(project, bootstrap=bootstrap_server)
 
 
-def command(
-    action: Annotated[
-        Action,
-        typer.Argument(
-            help="init makes a project, validate checks it, run runs it, status shows it; replay sends dead letters back."
-        ),
-    ],
-    project: Annotated[
-        Path, typer.Argument(help="The project's folder or spec file; for init, the folder to make.")
-    ] = Path(),
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Do not stop when everything has been read.")
-    ] = False,
-    master: Annotated[
-        str, typer.Option(metavar="URL", help="The Spark to run on: local[*], spark://host:port, …")
-    ] = "local[*]",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object an event; one document for status.")] = False,
-    refresh: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Update only this dataset.")] = None,
-    full_refresh: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Reset this dataset or sink, and compute it again.")
-    ] = None,
-    full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Reset and compute everything.")] = False,
-    sinks_again: Annotated[
-        bool,
-        typer.Option(
-            "--sinks-again", help="With a full refresh: write all rows to the sinks again, after what is there."
-        ),
-    ] = False,
-    empty_sinks: Annotated[
-        bool, typer.Option("--empty-sinks", help="With a full refresh: first delete what is in the sinks.")
-    ] = False,
-    trigger_interval_ms: Annotated[
-        int, typer.Option(metavar="MS", help="Continuous: least time between two batches of a flow.")
-    ] = 500,
-    refresh_views_s: Annotated[
-        float, typer.Option(metavar="S", help="Continuous: how often materialized views are computed again.")
-    ] = 60.0,
-    failures_max: Annotated[
-        int, typer.Option(metavar="N", help="Continuous: failures in a row after which a flow stays down.")
-    ] = 5,
-    report: Annotated[
-        bool,
-        typer.Option(
-            "--report/--no-report", help="run: report progress to the console, through a topic of the cluster."
-        ),
-    ] = True,
-    bootstrap_server: Annotated[
-        str,
-        typer.Option(
-            "--bootstrap-server",
-            metavar="HOST:PORT",
-            envvar="BARNABAS_BOOTSTRAP_SERVER",
-            help="init: the cluster that the project uses; replay: the one that has the topics.",
-        ),
-    ] = "127.0.0.1:9092",
-    from_topic: replaying.From = None,
-    to_topic: replaying.To = None,
-    exception_class: replaying.ExceptionClass = None,
-    group: replaying.Group = None,
-    from_beginning: replaying.FromBeginning = False,
-    max_records: replaying.MaxRecords = None,
-    max_replays: replaying.MaxReplays = 5,
-    dry_run: replaying.DryRun = False,
-    command_config: CommandConfig = None,
+@TOOL.action("validate", "Check a project.")
+def _validate(project: Path, master: str) -> None:
+    _commands(java=True).validate(project, master=master)
+
+
+@TOOL.action("run", "Run a project.")
+def _run(
+    project: Path,
+    continuous: bool,
+    master: str,
+    json: bool,
+    refresh: Sequence[str],
+    full_refresh: Sequence[str],
+    full_refresh_all: bool,
+    sinks_again: bool,
+    empty_sinks: bool,
+    trigger_interval_ms: int,
+    refresh_views_s: float,
+    failures_max: int,
+    report: bool,
 ) -> None:
-    """Run pipelines on Spark: topics, files, tables in; topics, tables, lakes out.
+    commands = _commands(java=True)
+    options = commands.RunOptions(
+        continuous=continuous,
+        refresh=tuple(refresh),
+        full_refresh=tuple(full_refresh),
+        full_refresh_all=full_refresh_all,
+        sinks_again=sinks_again,
+        empty_sinks=empty_sinks,
+        trigger_ms=trigger_interval_ms,
+        views_s=refresh_views_s,
+        failures_max=failures_max,
+    )
+    commands.run(project, options, master=master, as_json_lines=json, with_reports=report)
 
-    A project is a folder with a spark-pipeline.yml and Python or SQL files, as `pyspark.pipelines` has them.
-    `barnabas pipeline offsets` shows how far a flow has read, and lets it read records again.
-    """
-    if action is Action.INIT:
-        if project == Path():
-            raise UsageError("init needs the folder to make: barnabas pipeline init NAME")
-        _commands().init(project, bootstrap=bootstrap_server)
-    elif action is Action.VALIDATE:
-        _commands(java=True).validate(project, master=master)
-    elif action is Action.REPLAY:
-        replaying.replay_letters(
-            from_topic,
-            to_topic=to_topic,
-            exception_class=exception_class,
-            group=group,
-            from_beginning=from_beginning,
-            limit=max_records,
-            replays_max=max_replays,
-            dry_run=dry_run,
-            bootstrap_server=bootstrap_server,
-            command_config=command_config,
-            json=json,
-        )
-    elif action is Action.STATUS:
-        _commands().show_status(project, as_json_document=json, command_config=command_config)
-    else:
-        commands = _commands(java=True)
-        options = commands.RunOptions(
-            continuous=continuous,
-            refresh=tuple(refresh or ()),
-            full_refresh=tuple(full_refresh or ()),
-            full_refresh_all=full_refresh_all,
-            sinks_again=sinks_again,
-            empty_sinks=empty_sinks,
-            trigger_ms=trigger_interval_ms,
-            views_s=refresh_views_s,
-            failures_max=failures_max,
-        )
-        commands.run(project, options, master=master, as_json_lines=json, with_reports=report)
+
+@TOOL.action("status", "Show how a project runs.")
+def _status(project: Path, json: bool, command_config: str | None) -> None:
+    _commands().show_status(project, as_json_document=json, command_config=command_config)
+
+
+@TOOL.action("replay", "Send dead letters back to the topics that they came from, each once.", needs=("--from",))
+def _replay(client: ClientConfig, letters: Letters, json: bool) -> None:
+    replay_letters(client, letters, json=json)
 
 
 def _commands(*, java: bool = False) -> Any:

@@ -3,145 +3,22 @@
 import fcntl
 import json as json_format
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from barnabas.cli._command import UsageError
 from barnabas.cli._needs import need
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import Json, check_action
+from barnabas.cli.tool import JSON, Argument, Option, Tool, at_least_one, excludes, needs
 from barnabas.spark import checkpoint_replan as replanning
 from barnabas.spark.checkpoint_files import CheckpointFiles, location_of
 from barnabas.spark.checkpoint_replan import Change, View
 
 if TYPE_CHECKING:
     from barnabas.spark.pipelines.project import Project
-
-_ACTIONS: Final = ("show", "set", "rewind")
-
-
-def command(
-    action: Annotated[str, typer.Argument(metavar="|".join(_ACTIONS), help="What to do.")],
-    flow: Annotated[
-        str | None, typer.Argument(help="The flow, or TARGET/FLOW if several targets have one of that name.")
-    ] = None,
-    project: Annotated[Path, typer.Argument(help="The project's folder or spec file.")] = Path(),
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH", help="Instead of a flow: the checkpointLocation of a query that runs outside of a project."
-        ),
-    ] = None,
-    query_is_stopped: Annotated[
-        bool,
-        typer.Option(
-            "--query-is-stopped",
-            help="With --checkpoint, for set and rewind: you have made sure that the query does not run. "
-            "For a flow, the command finds that out itself.",
-        ),
-    ] = False,
-    batches: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="rewind: how many committed batches to take back; else 1.")
-    ] = None,
-    to_batch: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="rewind: the last batch that stays committed.")
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help='set: where the next batch begins, such as {"orders":{"0":1200}}; other partitions stay.',
-        ),
-    ] = None,
-    source: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="set: which source of a flow that reads several, from 0.")
-    ] = None,
-    keep_state: Annotated[
-        bool, typer.Option("--keep-state", help="set: also if the flow keeps state of the records that it has read.")
-    ] = False,
-    any_sink: Annotated[
-        bool,
-        typer.Option(
-            "--any-sink",
-            help="set, rewind: also if no sink of barnabas remembers batches of the checkpoint. Spark's own sinks of files "
-            "and tables leave out batches that are planned again.",
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="set, rewind: say what would be done, and do nothing.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Show how far a flow of a pipeline has read, or let it read records again.
-
-    A flow keeps its offsets in a checkpoint of Spark's. Do not edit it by hand: a sink that writes each batch exactly once
-    refuses a batch that was planned twice. This command gives the checkpoint a new id, so that the sink writes the batches
-    that Spark plans again. Records that were written before are then written once more. What the command replaces is kept
-    in the folder barnabas/replaced of the checkpoint. It refuses to change anything while the project runs.
-
-    \b
-    barnabas pipeline offsets show orders-to-lake
-    barnabas pipeline offsets rewind orders-to-lake --batches 2 --dry-run
-    barnabas pipeline offsets set orders-to-lake --to '{"orders":{"0":1200}}'
-    barnabas pipeline offsets show --checkpoint /state/orders
-    """
-    check_action(action, _ACTIONS)
-    _check_target(action, checkpoint=checkpoint, flow=flow, stopped=query_is_stopped)
-    _check_change(action, to=to, batches=batches, to_batch=to_batch)
-
-    def plan(files: CheckpointFiles) -> Change:
-        if action == "rewind":
-            return replanning.plan_rewind(files, batches=batches, to_batch=to_batch)
-        return replanning.plan_set(files, _offsets(to or ""), source=source, keep_state=keep_state)
-
-    def work(files: CheckpointFiles) -> None:
-        if action == "show":
-            _show(files, json=json)
-        else:
-            if not any_sink:
-                replanning.require_sink(files)
-            _change(files, plan(files), dry_run=dry_run, json=json)
-
-    if checkpoint is not None:
-        work(CheckpointFiles(location_of(checkpoint)))
-        return
-    need("spark", "pyspark", "pyarrow", "yaml")
-    from barnabas.spark.pipelines.project import load_project
-
-    assert flow is not None, "checked"
-    chosen = load_project(project)
-    if action == "show":
-        work(_checkpoint_of(chosen, flow))
-        return
-    with _stopped(chosen):
-        work(_checkpoint_of(chosen, flow))
-
-
-def _check_target(action: str, *, checkpoint: str | None, flow: str | None, stopped: bool) -> None:
-    if checkpoint is not None and flow is not None:
-        raise UsageError("name a flow of a project or give --checkpoint, not both")
-    if checkpoint is None and flow is None:
-        raise UsageError(f"{action} needs the flow, or --checkpoint PATH of a query outside of a project")
-    if stopped and checkpoint is None:
-        raise UsageError("--query-is-stopped goes with --checkpoint: of a flow the command finds out whether it runs")
-    if action != "show" and checkpoint is not None and not stopped:
-        raise UsageError(
-            "the command cannot find out whether a query outside of a project runs: stop it, and add --query-is-stopped"
-        )
-
-
-def _check_change(action: str, *, to: str | None, batches: int | None, to_batch: int | None) -> None:
-    if (to is not None) != (action == "set"):
-        raise UsageError("set needs --to JSON, and no other action takes it")
-    if (batches is not None or to_batch is not None) and action != "rewind":
-        raise UsageError("--batches and --to-batch are for rewind")
-    if batches is not None and to_batch is not None:
-        raise UsageError("--batches and --to-batch are two ways to say the same: give one of them")
 
 
 def _offsets(text: str) -> dict[str, Any]:
@@ -152,6 +29,134 @@ def _offsets(text: str) -> dict[str, Any]:
     if not isinstance(offsets, dict):
         raise UsageError('--to is not an object of topics, such as {"orders":{"0":1200}}')
     return offsets
+
+
+_ONE_BATCH = "--batches and --to-batch are two ways to say the same: give one of them"
+TOOL = Tool(
+    note="See [memories](memories.md).",
+    about="""A flow keeps its offsets in a checkpoint of Spark's. Do not edit it by hand: a sink that writes each batch
+    exactly once refuses a batch that was planned twice. This command gives the checkpoint a new id, so that the sink writes
+    the batches that Spark plans again. Records that were written before are then written once more. What the command replaces
+    is kept in the folder barnabas/replaced of the checkpoint. It refuses to change anything while the project runs.""",
+    arguments=(
+        Argument("flow", "The flow, or TARGET/FLOW if several targets have one of that name."),
+        Argument("project", "The project's folder or spec file.", Path, default=Path()),
+    ),
+    options=(
+        Option(
+            "--checkpoint",
+            "Instead of a flow: the checkpointLocation of a query that runs outside of a project.",
+            metavar="PATH",
+        ),
+        Option(
+            "--query-is-stopped",
+            "With --checkpoint: you have made sure that the query does not run. For a flow, the command finds that out "
+            "itself.",
+            bool,
+        ),
+        Option("--batches", "How many committed batches to take back; else 1.", int, least=1),
+        Option("--to-batch", "The last batch that stays committed.", int, least=0),
+        Option(
+            "--to",
+            'Where the next batch begins, such as {"orders":{"0":1200}}; other partitions stay.',
+            _offsets,
+            metavar="JSON",
+        ),
+        Option("--source", "Which source of a flow that reads several, from 0.", int, least=0),
+        Option("--keep-state", "Also if the flow keeps state of the records that it has read.", bool),
+        Option(
+            "--any-sink",
+            "Also if no sink of barnabas remembers batches of the checkpoint. Spark's own sinks of files and tables leave "
+            "out batches that are planned again.",
+            bool,
+        ),
+        Option("--dry-run", "Say what would be done, and do nothing.", bool),
+        JSON,
+    ),
+    rules=(excludes("flow", "--checkpoint", says="name a flow of a project or give --checkpoint, not both"),),
+    examples=(
+        "barnabas pipeline offsets show orders-to-lake",
+        "barnabas pipeline offsets rewind orders-to-lake --batches 2 --dry-run",
+        """barnabas pipeline offsets set orders-to-lake --to '{"orders":{"0":1200}}'""",
+        "barnabas pipeline offsets show --checkpoint /state/orders",
+    ),
+)
+_WHICH = at_least_one(
+    "flow", "--checkpoint", says="name the flow, or give --checkpoint PATH of a query outside of a project"
+)
+_STOPPED = needs(
+    "--query-is-stopped",
+    "--checkpoint",
+    says="--query-is-stopped goes with --checkpoint: of a flow the command finds out whether it runs",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The checkpoint that the words name."""
+
+    flow: str | None
+    project: Path
+    checkpoint: str | None
+
+    @contextmanager
+    def files(self, *, stopped: bool) -> Iterator[CheckpointFiles]:
+        """`stopped`: hold the lock that a run of the project holds."""
+        if self.checkpoint is not None:
+            yield CheckpointFiles(location_of(self.checkpoint))
+            return
+        need("spark", "pyspark", "pyarrow", "yaml")
+        from barnabas.spark.pipelines.project import load_project
+
+        assert self.flow is not None, "a rule asks for it"
+        chosen = load_project(self.project)
+        with _stopped(chosen) if stopped else nullcontext():
+            yield _checkpoint_of(chosen, self.flow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """Options of both changes."""
+
+    any_sink: bool
+    dry_run: bool
+    json: bool
+
+    def change(self, target: Target, is_stopped: bool, plan: Callable[[CheckpointFiles], Change]) -> None:
+        if target.checkpoint is not None and not is_stopped:
+            raise UsageError(
+                "the command cannot find out whether a query outside of a project runs: stop it, and add --query-is-stopped"
+            )
+        with target.files(stopped=True) as files:
+            if not self.any_sink:
+                replanning.require_sink(files)
+            _change(files, plan(files), dry_run=self.dry_run, json=self.json)
+
+
+@TOOL.action("show", "Show how far a flow has read.", rules=(_WHICH,))
+def _show_offsets(target: Target, json: bool) -> None:
+    with target.files(stopped=False) as files:
+        _show(files, json=json)
+
+
+@TOOL.action("set", "Say where the next batch begins.", needs=("--to",), rules=(_STOPPED, _WHICH))
+def _set(
+    target: Target, query_is_stopped: bool, to: dict[str, Any], source: int | None, keep_state: bool, how: How
+) -> None:
+    how.change(
+        target, query_is_stopped, lambda files: replanning.plan_set(files, to, source=source, keep_state=keep_state)
+    )
+
+
+@TOOL.action(
+    "rewind",
+    "Take back committed batches.",
+    rules=(_STOPPED, excludes("--batches", "--to-batch", says=_ONE_BATCH), _WHICH),
+)
+def _rewind(target: Target, query_is_stopped: bool, batches: int | None, to_batch: int | None, how: How) -> None:
+    how.change(
+        target, query_is_stopped, lambda files: replanning.plan_rewind(files, batches=batches, to_batch=to_batch)
+    )
 
 
 def _checkpoint_of(project: "Project", flow: str) -> CheckpointFiles:

@@ -5,17 +5,16 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
 from barnabas.cli._output import say
 from barnabas.cli._parsing import pairs
+from barnabas.cli.tool import BOOTSTRAP, Option, Tool, exactly_one
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -29,47 +28,74 @@ _TRANSACTION_MS: Final = 3_000
 _LETTERS: Final = bytes(65 + byte % 26 for byte in range(256))
 
 
-def command(
-    topic: Annotated[str, typer.Option("--topic", help="The topic to produce to.")],
-    num_records: Annotated[int, typer.Option("--num-records", help="How many records.")],
-    throughput: Annotated[float, typer.Option("--throughput", help="Records/s at most; -1: no limit.")],
-    record_size: Annotated[int | None, typer.Option("--record-size", help="Bytes of each record.")] = None,
-    payload_file: Annotated[str | None, typer.Option("--payload-file", help="Payloads, chosen at random.")] = None,
-    payload_monotonic: Annotated[bool, typer.Option("--payload-monotonic", help="Payloads 0, 1, 2, …")] = False,
-    payload_delimiter: Annotated[str, typer.Option("--payload-delimiter", help="Between payloads.")] = "\\n",
-    producer_props: Annotated[
-        list[str] | None,
-        typer.Option("--producer-props", metavar="NAME=VALUE …", help="Settings, bootstrap.servers among them."),
-    ] = None,
-    producer_config_file: Annotated[
-        str | None,
-        typer.Option("--producer.config", metavar="FILE", help="Properties file with settings of the client."),
-    ] = None,
-    bootstrap_server: Annotated[
-        str | None, typer.Option("--bootstrap-server", help="Instead of bootstrap.servers in --producer-props.")
-    ] = None,
-    print_metrics: Annotated[bool, typer.Option("--print-metrics", hidden=True)] = False,
-    transactional_id: Annotated[str | None, typer.Option("--transactional-id", help="Use transactions.")] = None,
-    transaction_duration_ms: Annotated[
-        int | None, typer.Option("--transaction-duration-ms", help="How long each transaction lasts. [3000]")
-    ] = None,
-    more_props: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE", hidden=True)] = None,
+def _above_zero(flag: str) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if (value := int(text)) <= 0:
+            raise UsageError(f"{flag} should be greater than zero")
+        return value
+
+    return number
+
+
+TOOL = Tool(
+    note="`--print-metrics` is refused: the clients have no metrics.",
+    kafka="kafka-producer-perf-test.sh",
+    options=(
+        replace(BOOTSTRAP, help="Instead of bootstrap.servers in --producer-props."),
+        Option("--producer.config", "Properties file with settings of the client.", metavar="FILE", name="config_file"),
+        Option("--producer-props", "Settings, bootstrap.servers among them.", metavar="NAME=VALUE …", rest=True),
+        Option("--topic", "The topic to produce to. Required.", required=True),
+        Option(
+            "--num-records", "How many records. Required.", _above_zero("--num-records"), metavar="N", required=True
+        ),
+        Option("--throughput", "Records/s at most; -1: no limit. Required.", float, required=True),
+        Option("--record-size", "Bytes of each record.", _above_zero("--record-size"), metavar="BYTES"),
+        Option("--payload-file", "Payloads, chosen at random.", metavar="FILE"),
+        Option("--payload-delimiter", "Between payloads.", metavar="TEXT", default="\\n"),
+        Option("--payload-monotonic", "Payloads 0, 1, 2, …", bool),
+        Option("--transactional-id", "Use transactions."),
+        Option(
+            "--transaction-duration-ms",
+            "How long each transaction lasts. [3000]",
+            _above_zero("--transaction-duration-ms"),
+            metavar="MS",
+        ),
+        Option(
+            "--print-metrics",
+            "Refused.",
+            bool,
+            refused="--print-metrics: this producer has no metrics; use the brokers' metrics",
+        ),
+    ),
+    rules=(
+        exactly_one(
+            "--record-size",
+            "--payload-file",
+            "--payload-monotonic",
+            says="exactly one of --record-size, --payload-file and --payload-monotonic is required",
+        ),
+    ),
+    examples=("barnabas producer-perf-test --topic orders --num-records 1000000 --record-size 100 --throughput -1",),
+)
+
+
+@TOOL.main
+def _measure(
+    bootstrap_server: str | None,
+    config_file: str | None,
+    producer_props: Sequence[str],
+    topic: str,
+    num_records: int,
+    throughput: float,
+    record_size: int | None,
+    payload_file: str | None,
+    payload_monotonic: bool,
+    payload_delimiter: str,
+    transactional_id: str | None,
+    transaction_duration_ms: int | None,
 ) -> None:
-    """Measure producing."""
-    if sum((record_size is not None, payload_file is not None, payload_monotonic)) != 1:
-        raise UsageError("exactly one of --record-size, --payload-file and --payload-monotonic is required")
-    if num_records <= 0:
-        raise UsageError("--num-records should be greater than zero")
-    if record_size is not None and record_size <= 0:
-        raise UsageError("--record-size should be greater than zero")
-    if transaction_duration_ms is not None and transaction_duration_ms <= 0:
-        raise UsageError("--transaction-duration-ms should be greater than zero")
-    if more_props and not producer_props:
-        raise UsageError(f"{more_props[0]!r} is not understood")
-    if print_metrics:
-        raise UsageError("--print-metrics: this producer has no metrics; use the brokers' metrics")
-    properties = load_properties(producer_config_file) if producer_config_file else {}
-    properties |= pairs([*(producer_props or ()), *(more_props or ())], option="--producer-props")
+    properties = load_properties(config_file) if config_file else {}
+    properties |= pairs(producer_props, option="--producer-props")
     properties.setdefault("client.id", "perf-producer-client")
     transactional = transactional_id or properties.get("transactional.id")
     if transactional is None and transaction_duration_ms is not None:
@@ -77,7 +103,7 @@ def command(
     if transactional is not None:
         properties["transactional.id"] = transactional
         transaction_duration_ms = transaction_duration_ms or _TRANSACTION_MS
-    payload = _payloads(record_size, payload_file, payload_delimiter)
+    payload = _payloads(record_size, None if payload_monotonic else payload_file, payload_delimiter)
     names.require_known(properties, names.PRODUCER, what="a producer")
     client = options(bootstrap_server, properties=properties, known=names.PRODUCER)
     config = producer_config(properties)

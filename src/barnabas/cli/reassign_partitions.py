@@ -4,9 +4,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
@@ -14,12 +12,11 @@ from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli import _throttles
 from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
 from barnabas.cli._json_files import read_json
 from barnabas.cli._output import say, say_json
 from barnabas.cli._parsing import commas, parse_number
 from barnabas.cli._reassign_plan import Assignment, Replica
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, exactly_one
+from barnabas.cli.tool import CONNECTION, JSON, Option, Tool
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as admin
 from barnabas.client.admin.partitions import Reassignment
@@ -38,93 +35,49 @@ _MUST_VERIFY: Final = (
 _MOVE_RETRY_S: Final = 0.1
 
 
-def command(
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    generate: Annotated[bool, typer.Option("--generate", help="Propose a reassignment; change nothing.")] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Start a reassignment.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Show the progress; when all is done, remove throttles.")
-    ] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a reassignment.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List reassignments in progress.")] = False,
-    reassignment_json_file: Annotated[
-        str | None,
-        typer.Option(
+def _brokers(text: str) -> list[int]:
+    brokers = [parse_number(each, what="--broker-list") for each in text.split(",")]
+    if len(set(brokers)) < len(brokers):
+        raise UsageError(f"Broker list contains duplicate entries: {text}")
+    return brokers
+
+
+def _topics(path: str) -> list[str]:
+    return plan.parse_topics(read_json(path, option="--topics-to-move-json-file"))
+
+
+def _assignment(path: str) -> Assignment:
+    return plan.parse_assignment(read_json(path, option="--reassignment-json-file"))
+
+
+TOOL = Tool(
+    kafka="kafka-reassign-partitions.sh",
+    options=(
+        *CONNECTION,
+        Option(
             "--reassignment-json-file",
+            '{"partitions": [{"topic": "foo", "partition": 1, "replicas": [1,2,3], "log_dirs": […]}], "version": 1}',
+            _assignment,
             metavar="FILE",
-            help='{"partitions": [{"topic": "foo", "partition": 1, "replicas": [1,2,3], "log_dirs": […]}], "version": 1}',
         ),
-    ] = None,
-    topics_to_move_json_file: Annotated[
-        str | None,
-        typer.Option("--topics-to-move-json-file", metavar="FILE", help='{"topics": [{"topic": "foo"}], "version": 1}'),
-    ] = None,
-    broker_list: Annotated[str | None, typer.Option("--broker-list", metavar="0,1,2", help="With --generate.")] = None,
-    disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Ignore racks.")] = False,
-    throttle: Annotated[int, typer.Option("--throttle", help="Bytes/s between brokers.")] = -1,
-    replica_alter_log_dirs_throttle: Annotated[
-        int, typer.Option("--replica-alter-log-dirs-throttle", help="Bytes/s between log directories of a broker.")
-    ] = -1,
-    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for moves to begin, in ms.")] = 10_000,
-    additional: Annotated[bool, typer.Option("--additional", help="Add to the reassignments in progress.")] = False,
-    preserve_throttles: Annotated[bool, typer.Option("--preserve-throttles", help="Leave throttles alone.")] = False,
-    json: Json = False,
-) -> None:
-    """Move replicas between brokers."""
-    action = exactly_one("Command", generate=generate, execute=execute, verify=verify, cancel=cancel, list=list_)
-    permitted = {
-        "generate": {"topics-to-move-json-file", "broker-list", "disable-rack-aware"},
-        "execute": {"reassignment-json-file", "throttle", "replica-alter-log-dirs-throttle", "timeout", "additional"},
-        "verify": {"reassignment-json-file", "preserve-throttles"},
-        "cancel": {"reassignment-json-file", "preserve-throttles", "timeout"},
-        "list": set(),
-    }[action]
-    given = {
-        "reassignment-json-file": reassignment_json_file is not None,
-        "topics-to-move-json-file": topics_to_move_json_file is not None,
-        "broker-list": broker_list is not None,
-        "disable-rack-aware": disable_rack_aware,
-        "throttle": throttle >= 0,
-        "replica-alter-log-dirs-throttle": replica_alter_log_dirs_throttle >= 0,
-        "additional": additional,
-        "preserve-throttles": preserve_throttles,
-    }
-    for option, is_given in given.items():
-        if is_given and option not in permitted:
-            raise UsageError(f'Option "[{option}]" can\'t be used with action "[{action}]"')
-    for option in ("reassignment-json-file", "topics-to-move-json-file", "broker-list"):
-        if option in permitted and not given[option]:
-            raise UsageError(f'Missing required argument "[{option}]"')
-    config = options(bootstrap_server, command_config)
-    if action == "generate":
-        assert topics_to_move_json_file is not None and broker_list is not None
-        topics = plan.parse_topics(read_json(topics_to_move_json_file, option="--topics-to-move-json-file"))
-        brokers = [parse_number(text, what="--broker-list") for text in broker_list.split(",")]
-        if len(set(brokers)) < len(brokers):
-            raise UsageError(f"Broker list contains duplicate entries: {broker_list}")
-        run(config, lambda cluster: _generate(cluster, topics, brokers, not disable_rack_aware, json))
-        return
-    if action == "list":
-        run(config, lambda cluster: _list(cluster, json))
-        return
-    assert reassignment_json_file is not None
-    target = plan.parse_assignment(read_json(reassignment_json_file, option="--reassignment-json-file"))
-    if action == "execute":
-        throttles = _Throttles(throttle, replica_alter_log_dirs_throttle)
-        run(config, lambda cluster: _execute(cluster, target, throttles, additional, timeout))
-    elif action == "verify":
-        run(config, lambda cluster: _verify(cluster, target, preserve_throttles, json))
-    else:
-        run(config, lambda cluster: _cancel(cluster, target, preserve_throttles, timeout))
-
-
-@dataclass(frozen=True, slots=True)
-class _Throttles:
-    """Bytes per second; negative: no limit."""
-
-    between_brokers: int
-    between_dirs: int
+        Option("--topics-to-move-json-file", '{"topics": [{"topic": "foo"}], "version": 1}', _topics, metavar="FILE"),
+        Option("--broker-list", "The brokers to move to.", _brokers, metavar="0,1,2"),
+        Option("--disable-rack-aware", "Ignore racks.", bool),
+        Option("--throttle", "Bytes/s between brokers.", int, default=-1),
+        Option("--replica-alter-log-dirs-throttle", "Bytes/s between directories of a broker.", int, default=-1),
+        Option(
+            "--timeout", "How long to wait for moves to begin.", int, metavar="MS", default=10_000, name="timeout_ms"
+        ),
+        Option("--additional", "Add to the reassignments in progress.", bool),
+        Option("--preserve-throttles", "Leave throttles alone.", bool),
+        JSON,
+    ),
+    examples=(
+        "barnabas reassign-partitions --generate --topics-to-move-json-file topics.json --broker-list 1,2,3",
+        "barnabas reassign-partitions --execute --reassignment-json-file plan.json",
+        "barnabas reassign-partitions --verify --reassignment-json-file plan.json",
+    ),
+)
 
 
 # -- generate, list -----------------------------------------------------------------------------------------------------
@@ -140,12 +93,21 @@ async def _current(cluster: AsyncClient, topics: Sequence[str]) -> dict[TopicPar
     }
 
 
-async def _generate(cluster: AsyncClient, topics: list[str], brokers: list[int], use_racks: bool, json: bool) -> None:
-    current = await _current(cluster, topics)
+@TOOL.action(
+    "--generate", "Propose a reassignment; change nothing.", needs=("--topics-to-move-json-file", "--broker-list")
+)
+async def _generate(
+    cluster: AsyncClient,
+    topics_to_move_json_file: list[str],
+    broker_list: list[int],
+    disable_rack_aware: bool,
+    json: bool,
+) -> None:
+    current = await _current(cluster, topics_to_move_json_file)
     racks = {
-        broker_id: broker.rack if use_racks else None
+        broker_id: None if disable_rack_aware else broker.rack
         for broker_id, broker in (await cluster.brokers()).items()
-        if broker_id in brokers
+        if broker_id in broker_list
     }
     proposed = plan.propose(current, racks, random.Random())
     if json:
@@ -155,6 +117,7 @@ async def _generate(cluster: AsyncClient, topics: list[str], brokers: list[int],
     say(f"Proposed partition reassignment configuration\n{plan.to_json(proposed)}")
 
 
+@TOOL.action("--list", "List reassignments in progress.")
 async def _list(cluster: AsyncClient, json: bool) -> None:
     ongoing = await admin.list_reassignments(cluster)
     if json:
@@ -184,9 +147,19 @@ async def _list(cluster: AsyncClient, json: bool) -> None:
 # -- execute ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Throttles:
+    """Bytes per second, between brokers and between the directories of one; negative: no limit."""
+
+    throttle: int
+    replica_alter_log_dirs_throttle: int
+
+
+@TOOL.action("--execute", "Start a reassignment.", needs=("--reassignment-json-file",))
 async def _execute(
-    cluster: AsyncClient, target: Assignment, throttles: _Throttles, additional: bool, timeout_ms: int
+    cluster: AsyncClient, reassignment_json_file: Assignment, throttles: Throttles, additional: bool, timeout_ms: int
 ) -> None:
+    target = reassignment_json_file
     ongoing = await admin.list_reassignments(cluster)
     if ongoing and not additional:
         raise UsageError(_EXISTING)
@@ -218,24 +191,25 @@ async def _set_throttles(
     target: Assignment,
     ongoing: Mapping[TopicPartition, Reassignment],
     current: Mapping[TopicPartition, Sequence[int]],
-    throttles: _Throttles,
+    throttles: Throttles,
 ) -> None:
-    if throttles.between_brokers < 0 and throttles.between_dirs < 0:
+    between_brokers, between_dirs = throttles.throttle, throttles.replica_alter_log_dirs_throttle
+    if between_brokers < 0 and between_dirs < 0:
         return
     say(_MUST_VERIFY)
-    if throttles.between_brokers >= 0:
+    if between_brokers >= 0:
         moving = plan.moves(ongoing, target.partitions, current)
-        await _throttles.limit_moves(cluster, moving, throttles.between_brokers)
-        say(f"The inter-broker throttle limit was set to {throttles.between_brokers} B/s")
-    if throttles.between_dirs >= 0:
+        await _throttles.limit_moves(cluster, moving, between_brokers)
+        say(f"The inter-broker throttle limit was set to {between_brokers} B/s")
+    if between_dirs >= 0:
         for broker in sorted({replica.broker for replica in target.log_dirs}):
             await config_admin.alter_configs(
                 cluster,
                 ConfigResourceType.BROKER,
                 str(broker),
-                {_throttles.DIR_RATE: (AlterOperation.SET, str(throttles.between_dirs))},
+                {_throttles.DIR_RATE: (AlterOperation.SET, str(between_dirs))},
             )
-        say(f"The replica-alter-dir throttle limit was set to {throttles.between_dirs} B/s")
+        say(f"The replica-alter-dir throttle limit was set to {between_dirs} B/s")
 
 
 async def _move(cluster: AsyncClient, moves: Mapping[Replica, str], timeout_ms: int) -> None:
@@ -278,7 +252,11 @@ async def _start_moves(cluster: AsyncClient, pending: Mapping[Replica, str]) -> 
 # -- verify, cancel -----------------------------------------------------------------------------------------------------
 
 
-async def _verify(cluster: AsyncClient, target: Assignment, preserve_throttles: bool, json: bool) -> None:
+@TOOL.action("--verify", "Show the progress; when all is done, remove throttles.", needs=("--reassignment-json-file",))
+async def _verify(
+    cluster: AsyncClient, reassignment_json_file: Assignment, preserve_throttles: bool, json: bool
+) -> None:
+    target = reassignment_json_file
     ongoing = await admin.list_reassignments(cluster)
     known = await cluster.topics(sorted({where.topic for where in target.partitions}))
     states: dict[TopicPartition, str] = {}
@@ -374,7 +352,11 @@ async def _clear_throttles(cluster: AsyncClient, target: Assignment, *, quiet: b
     await _throttles.clear_topics(cluster, topics)
 
 
-async def _cancel(cluster: AsyncClient, target: Assignment, preserve_throttles: bool, timeout_ms: int) -> None:
+@TOOL.action("--cancel", "Cancel a reassignment.", needs=("--reassignment-json-file",))
+async def _cancel(
+    cluster: AsyncClient, reassignment_json_file: Assignment, preserve_throttles: bool, timeout_ms: int
+) -> None:
+    target = reassignment_json_file
     ongoing = await admin.list_reassignments(cluster, target.partitions)
     active = sorted(where for where, moving in ongoing.items() if moving.adding or moving.removing)
     if active:

@@ -1,72 +1,78 @@
 """`barnabas rebalance`: spread replicas and leaders over the brokers, by size, traffic, number and rack."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Final
 
 from barnabas.cli import _moving
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli._balance import Proposal, propose
-from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
 from barnabas.cli._json_files import read_json
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json
+from barnabas.cli.tool import CONNECTION, JSON, Option, Tool
 from barnabas.client.asynchronous import AsyncClient
 
-Throttle = Annotated[
-    int, typer.Option("--throttle", metavar="BYTES", help="Bytes/s that moves may use; none: no limit.")
-]
-Batch = Annotated[int, typer.Option("--batch", help="Partitions that move at the same time.")]
-Execute = Annotated[bool, typer.Option("--execute", help="Carry it out; without it, only say what would be done.")]
-
-
-def command(
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    execute: Execute = False,
-    throttle: Throttle = -1,
-    batch: Batch = 10,
-    max_moves: Annotated[
-        int | None, typer.Option("--max-moves", metavar="N", help="Move at most this many replicas to even out load.")
-    ] = None,
-    measure: Annotated[
-        float, typer.Option("--measure", metavar="SECONDS", help="How long to look at how fast partitions grow.")
-    ] = 3.0,
-    plan_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--plan",
-            metavar="FILE",
-            help="Write the plan to this file; with --execute, carry out the plan that it has.",
+EXECUTION: Final = (
+    Option("--execute", "Carry it out; without it, only say what would be done.", bool),
+    Option("--throttle", "Bytes/s that moves may use; none: no limit.", int, metavar="BYTES", default=-1),
+    Option("--batch", "Partitions that move at the same time.", int, least=1, default=10),
+)
+TOOL = Tool(
+    note="See [below](#rebalance-and-drain).",
+    about="""Proposes moves by bytes, traffic, number of replicas and racks, and says what each broker would have. --execute
+    carries them out in batches. Interrupted, run it again: it waits for moves in progress and continues. The plan is in the
+    format of reassign-partitions.""",
+    options=(
+        *CONNECTION,
+        *EXECUTION,
+        Option("--max-moves", "Move at most this many replicas to even out load.", int),
+        Option(
+            "--measure", "How long to look at how fast partitions grow.", float, metavar="SECONDS", least=0, default=3.0
         ),
-    ] = None,
-    json: Json = False,
+        Option(
+            "--plan",
+            "Write the plan to this file; with --execute, carry out the plan that it has.",
+            Path,
+            metavar="FILE",
+            name="plan_file",
+        ),
+        JSON,
+    ),
+    examples=("barnabas rebalance", "barnabas rebalance --execute --throttle 50000000"),
+)
+
+
+@TOOL.main
+async def _rebalance(
+    cluster: AsyncClient,
+    execute: bool,
+    throttle: int,
+    batch: int,
+    max_moves: int | None,
+    measure: float,
+    plan_file: Path | None,
+    json: bool,
 ) -> None:
-    """Spread replicas and leaders evenly over the brokers.
+    view = await _moving.look(cluster, measure_s=measure)
+    proposal = _kept(plan_file) if execute and plan_file is not None else None
+    if proposal is None:
+        proposal = propose(view.partitions, view.racks, moves_max=max_moves)
+        show(view, proposal, json=json)
+        if plan_file is not None and proposal.targets:
+            _keep(proposal, plan_file)
+    await finish(cluster, view, proposal, execute=execute, throttle=throttle, batch=batch, quiet=json)
 
-    Proposes moves by bytes, traffic, number of replicas and racks, and says what each broker would have. `--execute` carries
-    them out in batches. Interrupted, run it again: it waits for moves in progress and continues. The plan is in the format of
-    `reassign-partitions`.
-    """
-    if batch < 1:
-        raise UsageError("--batch must be at least 1")
 
-    async def body(cluster: AsyncClient) -> None:
-        view = await _moving.look(cluster, measure_s=max(0.0, measure))
-        if execute and plan_file is not None and plan_file.exists():
-            kept = plan.parse_assignment(read_json(str(plan_file), option="--plan"))
-            proposal = Proposal({where: tuple(replicas) for where, replicas in kept.partitions.items()})
-            say(f"carrying out the plan in {plan_file}")
-        else:
-            proposal = propose(view.partitions, view.racks, moves_max=max_moves)
-            show(view, proposal, json=json)
-            if plan_file is not None and proposal.targets:
-                plan_file.write_text(plan.to_json(proposal.targets) + "\n")
-        await finish(cluster, view, proposal, execute=execute, throttle=throttle, batch=batch, quiet=json)
+def _kept(file: Path) -> Proposal | None:
+    """Return the plan in the file, or None if there is no such file."""
+    if not file.exists():
+        return None
+    kept = plan.parse_assignment(read_json(str(file), option="--plan"))
+    say(f"carrying out the plan in {file}")
+    return Proposal({where: tuple(replicas) for where, replicas in kept.partitions.items()})
 
-    run(options(bootstrap_server, command_config), body)
+
+def _keep(proposal: Proposal, file: Path) -> None:
+    file.write_text(plan.to_json(proposal.targets) + "\n")
 
 
 def show(view: _moving.View, proposal: Proposal, *, json: bool) -> None:

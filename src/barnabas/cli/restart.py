@@ -1,24 +1,26 @@
 """`barnabas restart`: restart brokers of a cluster of `barnabas up`."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
 
-import typer
-
+from barnabas.cli._output import say
 from barnabas.cli.running import the_cluster
-from barnabas.cli.status import Data
+from barnabas.cli.status import DATA
+from barnabas.cli.tool import Argument, Tool
+
+TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
+    about="""One after the other, each hands over its partitions, stops, and starts on its data and port. One that is down is
+    started.""",
+    arguments=(Argument("brokers", "Ids of brokers; all of them if none is given.", int, metavar="N", many=True),),
+    options=(DATA,),
+    examples=("barnabas restart", "barnabas restart 2"),
+)
 
 
-def command(
-    broker: Annotated[
-        list[int] | None, typer.Argument(metavar="N", help="Ids of brokers; all of them if none is given.")
-    ] = None,
-    data: Data = None,
-) -> None:
-    """Restart brokers of a local cluster, one after the other.
-
-    Each hands over its partitions, stops, and starts on its data and port. One that is down is started.
-    """
+@TOOL.main
+def _restart(brokers: Sequence[int], data: Path | None) -> None:
     cluster = the_cluster(data)
-    for each in broker or range(1, cluster.brokers + 1):
+    for each in brokers or range(1, cluster.brokers + 1):
         done = cluster.ask(do="restart", broker=each)
-        typer.echo(f"broker {each} serves at {done['address']}, process {done['pid']}")
+        say(f"broker {each} serves at {done['address']}, process {done['pid']}")

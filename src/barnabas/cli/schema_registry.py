@@ -1,59 +1,66 @@
 """`barnabas schema-registry`: one instance of a schema registry in the foreground."""
 
+import getpass
+import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options
 from barnabas.cli._needs import need
 from barnabas.cli._output import say
-from barnabas.cli._tool import Bootstrap, CommandConfig
+from barnabas.cli.tool import CONNECTION, Option, Tool, needs
+
+TOOL = Tool(
+    note="See [schema registry](schema-registry.md).",
+    about="""Keeps its state in the topic _schemas. Prints `ready schema-registry=URL` when clients can connect. SIGTERM or
+    Ctrl-C stops it cleanly.""",
+    options=(
+        *CONNECTION,
+        Option("--port", "Port to listen on; 0 picks a free one.", int, default=8081),
+        Option("--host", "Address to listen on.", metavar="ADDRESS", default="127.0.0.1"),
+        Option("--advertised-host", "Where other instances reach this one, if not at --host.", metavar="HOST"),
+        Option("--topic", "The compacted topic that holds the schemas.", default="_schemas"),
+        Option("--group", "Instances of one registry share it: one of them is the primary.", default="schema-registry"),
+        Option("--compatibility", "The compatibility level where none is set.", metavar="LEVEL", default="BACKWARD"),
+        Option("--eligible", "Whether this instance may become the primary.", bool, off="--not-eligible"),
+        Option("--mode-changes", "Whether clients may change modes.", bool, off="--no-mode-changes"),
+        Option("--access", "Users, tokens, and who may read and write which subject.", Path, metavar="FILE.toml"),
+        Option("--ssl-certificate", "Serve HTTPS with this certificate (and chain).", metavar="FILE.pem"),
+        Option("--ssl-key", "The key of the certificate.", metavar="FILE.pem"),
+        Option("--ssl-ca", "Authorities of the other instances' certificates.", metavar="FILE.pem"),
+        Option(
+            "--session-timeout-ms",
+            "A primary that is gone is replaced after this long.",
+            int,
+            metavar="MS",
+            default=10_000,
+        ),
+        Option("--hash-password", "Read a password, print its line for the access file, and exit.", bool),
+    ),
+    rules=(needs("--ssl-key", "--ssl-certificate"),),
+    examples=("barnabas schema-registry --bootstrap-server localhost:9092",),
+)
 
 
-def command(
-    bootstrap_server: Bootstrap = None,
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8081,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    advertised_host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Where other instances reach this one, if not at --host.")
-    ] = None,
-    command_config: CommandConfig = None,
-    topic: Annotated[str, typer.Option(help="The compacted topic that holds the schemas.")] = "_schemas",
-    group: Annotated[
-        str, typer.Option(help="Instances of one registry share it: one of them is the primary.")
-    ] = "schema-registry",
-    compatibility: Annotated[
-        str, typer.Option(metavar="LEVEL", help="The compatibility level where none is set.")
-    ] = "BACKWARD",
-    eligible: Annotated[
-        bool, typer.Option("--eligible/--not-eligible", help="Whether this instance may become the primary.")
-    ] = True,
-    mode_changes: Annotated[
-        bool, typer.Option("--mode-changes/--no-mode-changes", help="Whether clients may change modes.")
-    ] = True,
-    access: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="Users, tokens, and who may read and write which subject.")
-    ] = None,
-    ssl_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE.pem", help="Serve HTTPS with this certificate (and chain).")
-    ] = None,
-    ssl_key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The key of the certificate.")] = None,
-    ssl_ca: Annotated[
-        Path | None, typer.Option(metavar="FILE.pem", help="Authorities of the other instances' certificates.")
-    ] = None,
-    session_timeout_ms: Annotated[
-        int, typer.Option(metavar="MS", help="A primary that is gone is replaced after this long.")
-    ] = 10_000,
-    hash_password: Annotated[
-        bool, typer.Option("--hash-password", help="Read a password, print its line for the access file, and exit.")
-    ] = False,
-) -> None:
-    """Run a schema registry: Confluent's REST API, its state in the topic _schemas.
-
-    Prints `ready schema-registry=URL` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.
-    """
+@TOOL.main
+def _registry(
+    bootstrap_server: str | None,
+    command_config: str | None,
+    port: int,
+    host: str,
+    advertised_host: str | None,
+    topic: str,
+    group: str,
+    compatibility: str,
+    eligible: bool,
+    mode_changes: bool,
+    access: Path | None,
+    ssl_certificate: str | None,
+    ssl_key: str | None,
+    ssl_ca: str | None,
+    session_timeout_ms: int,
+    hash_password: bool,
+) -> int:
     need("registry", "httpx", "uvicorn")
     from barnabas.cli import _service
     from barnabas.services.registry import access as access_file
@@ -61,12 +68,10 @@ def command(
     from barnabas.services.registry.settings import LEVELS
 
     if hash_password:
-        say(access_file.hash_password(typer.prompt("Password", hide_input=True, err=True)))
-        return
+        say(access_file.hash_password(_password()))
+        return 0
     if compatibility.upper() not in LEVELS:
         raise UsageError(f"--compatibility {compatibility}: it must be one of {', '.join(LEVELS)}")
-    if ssl_key is not None and ssl_certificate is None:
-        raise UsageError("--ssl-key needs --ssl-certificate")
     _service.begin()
     config = server.ServerConfig(
         client=options(bootstrap_server, command_config),
@@ -74,9 +79,9 @@ def command(
         port=port,
         advertised_host=advertised_host,
         access=access_file.load(access) if access else access_file.OPEN,
-        certificate=str(ssl_certificate) if ssl_certificate else None,
-        key=str(ssl_key) if ssl_key else None,
-        ca=str(ssl_ca) if ssl_ca else None,
+        certificate=ssl_certificate,
+        key=ssl_key,
+        ca=ssl_ca,
         topic=topic,
         group_id=group,
         compatibility=compatibility.upper(),
@@ -85,5 +90,8 @@ def command(
         session_timeout_ms=session_timeout_ms,
         heartbeat_interval_ms=max(session_timeout_ms // 4, 1),
     )
-    if code := server.run(config, lambda url: _service.announce("schema-registry", url)):
-        raise typer.Exit(code)
+    return server.run(config, lambda url: _service.announce("schema-registry", url))
+
+
+def _password() -> str:
+    return getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")

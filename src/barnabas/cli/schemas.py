@@ -1,178 +1,23 @@
 """`barnabas schemas`: register, get, list, check, delete, export and import schemas of a registry."""
 
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from json import dumps, loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from barnabas.cli._command import UsageError
 from barnabas.cli._output import say, say_json
-from barnabas.cli._tool import check_action
-
-if TYPE_CHECKING:
-    from barnabas.client.registry import RegistryClient
+from barnabas.cli.tool import JSON, Argument, Option, Tool, at_least_one
+from barnabas.client.registry import RegistryClient, RegistryRefused
 
 _BY_SUFFIX: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 _SCHEMA_MEMBERS: Final = ("schemaType", "references", "metadata", "ruleSet", "schema")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    words: list[str]
-    type: str | None
-    references: list[str]
-    version: str | None
-    schema_id: int | None
-    normalize: bool
-    deleted: bool
-    permanent: bool
-    json: bool
-
-    def word(self, index: int, what: str) -> str:
-        if len(self.words) <= index:
-            raise UsageError(f"say {what}; barnabas schemas --help shows how")
-        return self.words[index]
-
-
-def command(
-    action: Annotated[str, typer.Argument(help="register, get, list, check, delete, export or import.")],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="WORD", help="A subject, then a file where one is needed; - is standard input."),
-    ] = None,
-    url: Annotated[
-        str,
-        typer.Option(metavar="URL[,…]", envvar="SCHEMA_REGISTRY_URL", help="The registry's instances."),
-    ] = "http://localhost:8081",
-    schema_type: Annotated[
-        str | None, typer.Option("--type", help="AVRO, JSON or PROTOBUF; without it, by the file's ending.")
-    ] = None,
-    reference: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=SUBJECT:VERSION", help="A schema that this one refers to.")
-    ] = None,
-    version: Annotated[str | None, typer.Option(metavar="N|latest", help="A version of the subject.")] = None,
-    schema_id: Annotated[int | None, typer.Option("--id", metavar="N", help="get: the schema with this id.")] = None,
-    normalize: Annotated[bool, typer.Option("--normalize", help="Normalize the schema first.")] = False,
-    deleted: Annotated[bool, typer.Option("--deleted", help="list: also what is soft-deleted.")] = False,
-    permanent: Annotated[bool, typer.Option("--permanent", help="delete: for good, after a soft delete.")] = False,
-    user: Annotated[
-        str | None, typer.Option(metavar="NAME:PASSWORD", envvar="SCHEMA_REGISTRY_USER", help="Sign in.")
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="SCHEMA_REGISTRY_TOKEN", help="Sign in with a bearer token.")
-    ] = None,
-    ssl_ca: Annotated[
-        Path | None, typer.Option(metavar="FILE.pem", help="Authorities of the registry's certificate.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Work with the schemas of a registry that speaks Confluent's REST API.
-
-    \b
-    barnabas schemas register orders-value order.avsc
-    barnabas schemas check orders-value order.avsc
-    barnabas schemas get orders-value --version 2
-    barnabas schemas export all.jsonl
-    barnabas schemas import all.jsonl --url http://other:8081
-
-    The exit status of check is 1 where the schema is not compatible; it prints the reasons.
-    """
-    from barnabas.client.registry import RegistryClient
-
-    check_action(action, _ACTIONS)
-    options = _Options(
-        words=words or [],
-        type=schema_type.upper() if schema_type else None,
-        references=reference or [],
-        version=version,
-        schema_id=schema_id,
-        normalize=normalize,
-        deleted=deleted,
-        permanent=permanent,
-        json=as_json,
-    )
-    _ACTIONS[action](RegistryClient(url, user=user, token=token, ca=ssl_ca), options)
-
-
-# -- one schema -------------------------------------------------------------------------------------------------------------
-
-
-def _register(client: "RegistryClient", options: _Options) -> None:
-    subject = options.word(0, "a subject and a file")
-    answer = client.ask(
-        "POST", "subjects", subject, "versions", body=_schema(options), normalize=options.normalize or None
-    )
-    if options.json:
-        say_json(answer)
-    else:
-        version = f" version {answer['version']}" if "version" in answer else ""
-        say(f"{subject}{version} id {answer['id']}")
-
-
-def _get(client: "RegistryClient", options: _Options) -> None:
-    if options.schema_id is not None:
-        found = client.ask("GET", "schemas", "ids", options.schema_id)
-    else:
-        subject = options.word(0, "a subject, or --id")
-        found = client.ask("GET", "subjects", subject, "versions", options.version or "latest")
-    if options.json:
-        say_json(found)
-    else:
-        say(found["schema"].rstrip("\n"))
-
-
-def _list(client: "RegistryClient", options: _Options) -> None:
-    if options.words:
-        found = client.ask("GET", "subjects", options.words[0], "versions", deleted=options.deleted or None)
-    else:
-        found = client.ask("GET", "subjects", deleted=options.deleted or None)
-    if options.json:
-        say_json(found)
-    else:
-        for each in found:
-            say(str(each))
-
-
-def _check(client: "RegistryClient", options: _Options) -> None:
-    subject = options.word(0, "a subject and a file")
-    path = ["compatibility", "subjects", subject, "versions", *([options.version] if options.version else [])]
-    answer = client.ask("POST", *path, body=_schema(options), verbose=True, normalize=options.normalize or None)
-    if options.json:
-        say_json(answer)
-    elif answer["is_compatible"]:
-        say("compatible")
-    else:
-        for message in answer.get("messages", ()):
-            say(message)
-    if not answer["is_compatible"]:
-        raise typer.Exit(1)
-
-
-def _delete(client: "RegistryClient", options: _Options) -> None:
-    subject = options.word(0, "a subject")
-    path = ["subjects", subject, *(["versions", options.version] if options.version else [])]
-    deleted = client.ask("DELETE", *path, permanent=options.permanent or None)
-    if options.json:
-        say_json(deleted)
-    else:
-        numbers = deleted if isinstance(deleted, list) else [deleted]
-        say(f"{subject}: {', '.join(map(str, numbers))} {'gone for good' if options.permanent else 'deleted'}")
-
-
-def _schema(options: _Options) -> dict[str, Any]:
-    file = options.word(1, "a subject and a file")
-    text = _read(file)
-    kind = options.type or _BY_SUFFIX.get(Path(file).suffix.lower())
-    if kind is None:
-        raise UsageError(f"the ending of {file} does not say what it is: give --type AVRO, JSON or PROTOBUF")
-    body: dict[str, Any] = {"schema": text, "schemaType": kind}
-    if options.references:
-        body["references"] = [_reference(each) for each in options.references]
-    return body
+def _connect(url: str, user: str | None, token: str | None, ssl_ca: Path | None) -> RegistryClient:
+    return RegistryClient(url, user=user, token=token, ca=ssl_ca)
 
 
 def _reference(text: str) -> dict[str, Any]:
@@ -183,24 +28,148 @@ def _reference(text: str) -> dict[str, Any]:
     return {"name": name, "subject": subject, "version": int(version)}
 
 
+TOOL = Tool(
+    note="See [schema registry](schema-registry.md).",
+    about="For a registry that speaks Confluent's REST API.",
+    connect=_connect,
+    arguments=(
+        Argument("subject", "A subject.", what="a subject"),
+        Argument("file", "A file; - is standard input, or output.", what="a file"),
+    ),
+    options=(
+        Option(
+            "--url",
+            "The registry's instances.",
+            metavar="URL[,…]",
+            default="http://localhost:8081",
+            env="SCHEMA_REGISTRY_URL",
+        ),
+        Option("--type", "AVRO, JSON or PROTOBUF; without it, by the file's ending."),
+        Option(
+            "--reference", "A schema that this one refers to.", _reference, metavar="NAME=SUBJECT:VERSION", many=True
+        ),
+        Option("--version", "A version of the subject.", metavar="N|latest"),
+        Option("--id", "The schema with this id.", int, metavar="N", name="schema_id"),
+        Option("--normalize", "Normalize the schema first.", bool),
+        Option("--deleted", "Also what is soft-deleted.", bool),
+        Option("--permanent", "For good, after a soft delete.", bool),
+        Option("--user", "Sign in.", metavar="NAME:PASSWORD", env="SCHEMA_REGISTRY_USER"),
+        Option("--token", "Sign in with a bearer token.", env="SCHEMA_REGISTRY_TOKEN"),
+        Option("--ssl-ca", "Authorities of the registry's certificate.", Path, metavar="FILE.pem"),
+        JSON,
+    ),
+    examples=(
+        "barnabas schemas register orders-value order.avsc",
+        "barnabas schemas check orders-value order.avsc",
+        "barnabas schemas get orders-value --version 2",
+        "barnabas schemas export all.jsonl",
+        "barnabas schemas import all.jsonl --url http://other:8081",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """The schema in a file, and what the options say of it."""
+
+    file: str
+    type: str | None
+    reference: Sequence[dict[str, Any]]
+    normalize: bool
+
+    def body(self) -> dict[str, Any]:
+        text = _read(self.file)
+        kind = self.type.upper() if self.type else _BY_SUFFIX.get(Path(self.file).suffix.lower())
+        if kind is None:
+            raise UsageError(f"the ending of {self.file} does not say what it is: give --type AVRO, JSON or PROTOBUF")
+        references = {"references": list(self.reference)} if self.reference else {}
+        return {"schema": text, "schemaType": kind, **references}
+
+
+# -- one schema -------------------------------------------------------------------------------------------------------------
+
+
+@TOOL.action("register", "Register a schema.", needs=("subject", "file"))
+def _register(client: RegistryClient, subject: str, schema: Schema, json: bool) -> None:
+    answer = client.ask("POST", "subjects", subject, "versions", body=schema.body(), normalize=schema.normalize or None)
+    if json:
+        say_json(answer)
+    else:
+        version = f" version {answer['version']}" if "version" in answer else ""
+        say(f"{subject}{version} id {answer['id']}")
+
+
+@TOOL.action(
+    "get",
+    "Print a schema.",
+    rules=(at_least_one("subject", "--id", says="say a subject, or --id and the schema's id"),),
+)
+def _get(client: RegistryClient, subject: str | None, schema_id: int | None, version: str | None, json: bool) -> None:
+    if schema_id is not None:
+        found = client.ask("GET", "schemas", "ids", schema_id)
+    else:
+        found = client.ask("GET", "subjects", subject or "", "versions", version or "latest")
+    if json:
+        say_json(found)
+    else:
+        say(found["schema"].rstrip("\n"))
+
+
+@TOOL.action("list", "List the subjects, or the versions of one.")
+def _list(client: RegistryClient, subject: str | None, deleted: bool, json: bool) -> None:
+    path = ["subjects", subject, "versions"] if subject else ["subjects"]
+    found = client.ask("GET", *path, deleted=deleted or None)
+    if json:
+        say_json(found)
+    else:
+        for each in found:
+            say(str(each))
+
+
+@TOOL.action(
+    "check", "Say whether a schema is compatible. Exit status 1 and the reasons if not.", needs=("subject", "file")
+)
+def _check(client: RegistryClient, subject: str, schema: Schema, version: str | None, json: bool) -> int:
+    path = ["compatibility", "subjects", subject, "versions", *([version] if version else [])]
+    answer = client.ask("POST", *path, body=schema.body(), verbose=True, normalize=schema.normalize or None)
+    if json:
+        say_json(answer)
+    elif answer["is_compatible"]:
+        say("compatible")
+    else:
+        for message in answer.get("messages", ()):
+            say(message)
+    return int(not answer["is_compatible"])
+
+
+@TOOL.action("delete", "Delete a subject, or a version of it.", needs=("subject",))
+def _delete(client: RegistryClient, subject: str, version: str | None, permanent: bool, json: bool) -> None:
+    path = ["subjects", subject, *(["versions", version] if version else [])]
+    deleted = client.ask("DELETE", *path, permanent=permanent or None)
+    if json:
+        say_json(deleted)
+    else:
+        numbers = deleted if isinstance(deleted, list) else [deleted]
+        say(f"{subject}: {', '.join(map(str, numbers))} {'gone for good' if permanent else 'deleted'}")
+
+
 # -- all of them ------------------------------------------------------------------------------------------------------------
 
 
-def _export(client: "RegistryClient", options: _Options) -> None:
+@TOOL.action("export", "Write all schemas and settings to a file.")
+def _export(client: RegistryClient, file: str | None) -> None:
     """Write one JSON object per line: settings first, then schemas by id, so that references precede the schemas that use
     them."""
     lines = list(_exported(client))
-    text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
-    if options.words and options.words[0] != "-":
-        Path(options.words[0]).write_text(text)
-        say(f"{sum('schema' in line for line in lines)} schemas in {options.words[0]}")
+    text = "".join(dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
+    if file is not None and file != "-":
+        Path(file).write_text(text)
+        say(f"{sum('schema' in line for line in lines)} schemas in {file}")
     else:
         sys.stdout.write(text)
 
 
-def _exported(client: "RegistryClient") -> Iterator[dict[str, Any]]:
-    from barnabas.client.registry import RegistryRefused
-
+def _exported(client: RegistryClient) -> Iterator[dict[str, Any]]:
     yield {"config": client.ask("GET", "config")}
     versions = client.ask("GET", "schemas", subjectPrefix=":*:", deleted=True)
     for subject in dict.fromkeys(version["subject"] for version in versions):
@@ -215,10 +184,11 @@ def _exported(client: "RegistryClient") -> Iterator[dict[str, Any]]:
         yield place | kept | ({"deleted": True} if version.get("deleted") else {})
 
 
-def _import(client: "RegistryClient", options: _Options) -> None:
+@TOOL.action("import", "Register what `export` has written.", needs=("file",))
+def _import(client: RegistryClient, file: str) -> None:
     """Import schemas with their ids and versions. Each subject is in IMPORT mode meanwhile, so it must be new to the
     registry."""
-    lines = [json.loads(line) for line in _read(options.word(0, "a file")).splitlines() if line.strip()]
+    lines = [loads(line) for line in _read(file).splitlines() if line.strip()]
     schemas = [line for line in lines if "schema" in line]
     subjects = dict.fromkeys(line["subject"] for line in schemas)
     for subject in subjects:
@@ -264,14 +234,3 @@ def _read(file: str) -> str:
         raise UsageError(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{file}: it is not UTF-8") from None
-
-
-_ACTIONS: Final[dict[str, Callable[["RegistryClient", _Options], None]]] = {
-    "register": _register,
-    "get": _get,
-    "list": _list,
-    "check": _check,
-    "delete": _delete,
-    "export": _export,
-    "import": _import,
-}

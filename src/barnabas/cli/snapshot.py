@@ -1,58 +1,68 @@
 """`barnabas snapshot`: save and restore the state of a cluster of `barnabas up`."""
 
 import time
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
-import typer
-
-from barnabas.cli._command import UsageError
+from barnabas.cli._output import say
 from barnabas.cli._words import size_text
 from barnabas.cli.running import the_cluster
-from barnabas.cli.status import Data
+from barnabas.cli.status import DATA
+from barnabas.cli.tool import JSON, Argument, Tool
 
-_ACTIONS = ("save", "list", "restore", "delete")
+TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
+    about="""A snapshot has records, committed offsets, topics, settings, users, ACLs, transactions and schemas. The cluster
+    stands still while it is saved. Snapshots are in the cluster's folder: those of a temporary cluster end with it, those of
+    `up --data DIR` stay.
+
+    Tiered topics and links are refused: what they keep elsewhere would not go back.""",
+    arguments=(Argument("name", "Name of the snapshot.", what="the name of a snapshot"),),
+    options=(DATA, JSON),
+    examples=("barnabas snapshot save stocked", "barnabas snapshot restore stocked", "barnabas snapshot list"),
+)
 
 
-def command(
-    action: Annotated[str, typer.Argument(metavar="save|list|restore|delete", help="What to do.")],
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the snapshot; `list` needs none.")] = None,
-    data: Data = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
-    """Save a local cluster under a name, and bring it back later.
+@TOOL.action("save", "Save the cluster under a name.", needs=("name",))
+def _save(name: str, data: Path | None, json: bool) -> None:
+    saved = _ask("save", name, data, json)
+    if not json:
+        size, still_s = size_text(saved["size_bytes"]), saved["still_s"]
+        say(f"saved {name}: {size}; the cluster stood still for {still_s:.2f} s")
 
-    A snapshot has records, committed offsets, topics, settings, users, ACLs, transactions and schemas. The cluster stands still
-    while it is saved. `restore` starts it again on its ports, and its clients reconnect. Later records are gone.
-    Snapshots are in the cluster's folder: those of a temporary cluster end with it, those of `up --data DIR` stay.
 
-    Tiered topics and links are refused: what they keep elsewhere would not go back.
+@TOOL.action("list", "List the snapshots.")
+def _list(data: Path | None, json: bool) -> None:
+    found = _ask("list", None, data, json)
+    if not json:
+        say("\n".join(_rows(found)) or "no snapshots; `barnabas snapshot save NAME` makes one")
 
-    Examples:
-      barnabas snapshot save stocked
-      barnabas snapshot restore stocked
-      barnabas snapshot list
-    """
-    if action not in _ACTIONS:
-        raise UsageError(f"{action!r} is not valid: use {', '.join(_ACTIONS[:-1])} or {_ACTIONS[-1]}")
-    if (name is None) != (action == "list"):
-        raise UsageError("`list` takes no name" if action == "list" else f"`{action}` needs the name of a snapshot")
+
+@TOOL.action(
+    "restore",
+    "Bring the cluster back to that moment, on its ports; clients reconnect, and later records are gone.",
+    needs=("name",),
+)
+def _restore(name: str, data: Path | None, json: bool) -> None:
+    restored = _ask("restore", name, data, json)
+    if not json:
+        say(f"restored {name} in {restored['seconds']:.2f} s")
+
+
+@TOOL.action("delete", "Delete a snapshot.", needs=("name",))
+def _delete(name: str, data: Path | None, json: bool) -> None:
+    _ask("delete", name, data, json)
+    if not json:
+        say(f"deleted {name}")
+
+
+def _ask(action: str, name: str | None, data: Path | None, json: bool) -> Any:
     answer = the_cluster(data).ask(do="snapshot", action=action, name=name)
     if json:
         import json as encoder
 
-        typer.echo(encoder.dumps(answer))
-        return
-    match action:
-        case "save":
-            typer.echo(
-                f"saved {name}: {size_text(answer['size_bytes'])}; the cluster stood still for {answer['still_s']:.2f} s"
-            )
-        case "restore":
-            typer.echo(f"restored {name} in {answer['seconds']:.2f} s")
-        case "delete":
-            typer.echo(f"deleted {name}")
-        case "list":
-            typer.echo("\n".join(_rows(answer)) or "no snapshots; `barnabas snapshot save NAME` makes one")
+        say(encoder.dumps(answer))
+    return answer
 
 
 def _rows(snapshots: list[dict[str, Any]]) -> list[str]:

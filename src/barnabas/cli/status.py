@@ -4,24 +4,25 @@ import contextlib
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from barnabas.cli._output import say
 from barnabas.cli._words import duration_text
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.running import ClusterEnded, Running, no_cluster, on_folder, running_clusters, the_cluster
+from barnabas.cli.tool import JSON, Option, Tool
 
-Data = Annotated[Path | None, typer.Option(metavar="DIR", help="The cluster on this folder, where several run.")]
+DATA = Option("--data", "The cluster on this folder, where several run.", Path, metavar="DIR")
+TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
+    about="The exit status is 1 if there is none, or if a broker of one is down.",
+    options=(DATA, JSON),
+    examples=("barnabas status",),
+)
 
 
-def command(
-    data: Data = None, json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
-) -> None:
-    """Show the local clusters that run, and their brokers.
-
-    The exit status is 1 if there is none, or if a broker of one is down.
-    """
+@TOOL.main
+def _status(data: Path | None, json: bool) -> None:
     clusters = on_folder(running_clusters(), data)
     if not clusters:
         the_cluster(data)  # raises an error that lists the running clusters
@@ -34,9 +35,9 @@ def command(
     if json:
         import json as encoder
 
-        typer.echo(encoder.dumps([{**asdict(cluster), "brokers": brokers} for cluster, brokers in statuses]))
+        say(encoder.dumps([{**asdict(cluster), "brokers": brokers} for cluster, brokers in statuses]))
     else:
-        typer.echo("\n\n".join("\n".join(_lines(cluster, brokers)) for cluster, brokers in statuses))
+        say("\n\n".join("\n".join(_lines(cluster, brokers)) for cluster, brokers in statuses))
     down = [broker["id"] for _, brokers in statuses for broker in brokers if broker["pid"] is None]
     if down:
         raise ClusterFailed(

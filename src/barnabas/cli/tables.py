@@ -1,11 +1,10 @@
 """`barnabas tables`: keep topics as Delta and Iceberg tables with Spark."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.base.hosts import address
 from barnabas.cli._command import UsageError
@@ -13,158 +12,271 @@ from barnabas.cli._connection import options
 from barnabas.cli._needs import need, need_java
 from barnabas.cli._output import say, say_json, table
 from barnabas.cli._parsing import pairs
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, check_action
+from barnabas.cli.tool import CONNECTION, JSON, Argument, OneOf, Option, Tool, words
+from barnabas.client.config import ClientConfig
 
 if TYPE_CHECKING:
-    from barnabas.client.config import ClientConfig
     from barnabas.spark.tables.catalogue import Catalogue, Known, Report
     from barnabas.spark.tables.definition import Definition
     from barnabas.spark.tables.state import State
 
-_ACTIONS: Final = ("add", "list", "describe", "pause", "resume", "rebuild", "remove", "run")
 #: An older report does not describe the current state.
 _STALE_MS: Final = 60_000
 
 
-def command(
-    action: Annotated[str, typer.Argument(metavar="|".join(_ACTIONS), help="What to do.")],
-    name: Annotated[
-        str | None, typer.Argument(help="add: the topic; else the table. run, describe: all tables without it.")
-    ] = None,
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    format: Annotated[
-        str, typer.Option("--format", metavar="delta|iceberg", help="add: the table's format.")
-    ] = "delta",
-    to: Annotated[
-        str, typer.Option("--to", metavar="URL", help="add: the table's folder, such as s3://lake/orders or ./orders.")
-    ] = "",
-    table_name: Annotated[
-        str | None, typer.Option("--name", help="add: the table's name here; else the topic's.")
-    ] = None,
-    mode: Annotated[
-        str,
-        typer.Option(metavar="append|upsert", help="add: a row a record; or a row a key, which a tombstone deletes."),
-    ] = "append",
-    key: Annotated[
-        str, typer.Option(metavar="COLUMN[,…]", help="add: columns by which rows are replaced; else the record's key.")
-    ] = "",
-    partition_by: Annotated[
-        str, typer.Option(metavar="COLUMN[;…]", help="add: folders by value; Iceberg: also day(column) and the like.")
-    ] = "",
-    schema: Annotated[
-        str, typer.Option(metavar="json|registry|raw", help="add: where columns come from; raw has the value's bytes.")
-    ] = "json",
-    envelope: Annotated[
-        str, typer.Option(metavar="none|debezium", help="add: the format around the row in a value.")
-    ] = "none",
-    schema_registry: Annotated[
-        str | None, typer.Option(metavar="URL", help="add: the registry, for --schema registry.")
-    ] = None,
-    registry_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="K=V", help="add: such as basic.auth.user.info=${env:REGISTRY_LOGIN}."),
-    ] = None,
-    subject: Annotated[str, typer.Option(help="add: the registry's subject; else TOPIC-value.")] = "",
-    iceberg_table: Annotated[
-        str, typer.Option("--table", metavar="NAMESPACE.NAME", help="add: an Iceberg table's name in its catalog.")
-    ] = "",
-    catalog: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="K=V", help="add: pyiceberg's catalog (type=, uri=, …); for a local folder a file is made."
-        ),
-    ] = None,
-    on_error: Annotated[
-        str,
-        typer.Option(metavar="keep|stop", help="add: records that do not fit go to URL_errors, or stop the table."),
-    ] = "keep",
-    on_data_loss: Annotated[
-        str, typer.Option(metavar="stop|skip", help="add: what to do when records were deleted before they were read.")
-    ] = "stop",
-    compact_files: Annotated[
-        int, typer.Option(metavar="N", help="add: compact when there are this many small files; 0 for never.")
-    ] = 64,
-    keep_hours: Annotated[
-        int, typer.Option(metavar="H", help="add: how long old versions of the table can be read.")
-    ] = 168,
-    master: Annotated[
-        str, typer.Option(metavar="URL", help="run: the Spark to run on: local[*], spark://host:port, …")
-    ] = "local[*]",
-    once: Annotated[
-        bool, typer.Option("--once", help="run: end when everything that is there now has been read.")
-    ] = False,
-    interval_s: Annotated[
-        float,
-        typer.Option("--interval", metavar="S", help="run: seconds between two batches of a table that has caught up."),
-    ] = 10.0,
-    batch_records: Annotated[
-        int, typer.Option(metavar="N", help="run: at most this many records in a batch of a table.")
-    ] = 1_000_000,
-    tier_reads: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|direct|never", help="run: read history in object storage from there, not through brokers."
-        ),
-    ] = "auto",
-    json: Json = False,
-) -> None:
-    """Keep topics as tables that DuckDB, Polars, Trino and Spark read.
+def _connect(bootstrap_server: str | None, command_config: str | None) -> ClientConfig:
+    check_installed()
+    return options(bootstrap_server, command_config)
 
-    \b
-    barnabas tables add orders --to ./orders --bootstrap-server localhost:9092
-    barnabas tables run --bootstrap-server localhost:9092
-    barnabas tables describe orders --bootstrap-server localhost:9092
-    """
-    check_action(action, _ACTIONS)
-    check_installed(java=action == "run")
-    client = options(bootstrap_server, command_config)
-    if action == "run":
-        _run(
-            client,
-            name,
-            master=master,
-            once=once,
-            interval_s=interval_s,
-            batch_records=batch_records,
-            tier_reads=tier_reads,
+
+def _split(text: str) -> tuple[str, ...]:
+    """Split at semicolons: a transform of Iceberg's has commas."""
+    return tuple(each.strip() for each in text.split(";") if each.strip())
+
+
+TOOL = Tool(
+    note="See [topics as tables](tables.md).",
+    about="DuckDB, Polars, Trino and Spark read the tables.",
+    connect=_connect,
+    arguments=(
+        Argument("topic", "The topic.", what="a topic"),
+        Argument("name", "The table; run and describe: all of them without it.", what="the name of a table"),
+    ),
+    options=(
+        *CONNECTION,
+        Option("--format", "The table's format.", metavar="delta|iceberg", default="delta"),
+        Option("--to", "The table's folder, such as s3://lake/orders or ./orders.", metavar="URL", default=""),
+        Option("--name", "The table's name here; else the topic's.", name="table_name"),
+        Option(
+            "--mode",
+            "A row a record; or a row a key, which a tombstone deletes.",
+            metavar="append|upsert",
+            default="append",
+        ),
+        Option(
+            "--key",
+            "Columns by which rows are replaced; else the record's key.",
+            words,
+            metavar="COLUMN[,…]",
+            default="",
+        ),
+        Option(
+            "--partition-by",
+            "Folders by value; Iceberg: also day(column) and the like.",
+            _split,
+            metavar="COLUMN[;…]",
+            default="",
+        ),
+        Option(
+            "--schema",
+            "Where columns come from; raw has the value's bytes.",
+            metavar="json|registry|raw",
+            default="json",
+        ),
+        Option("--envelope", "The format around the row in a value.", metavar="none|debezium", default="none"),
+        Option("--schema-registry", "The registry, for --schema registry.", metavar="URL"),
+        Option("--registry-config", "Such as basic.auth.user.info=${env:REGISTRY_LOGIN}.", metavar="K=V", many=True),
+        Option("--subject", "The registry's subject; else TOPIC-value.", default=""),
+        Option(
+            "--table",
+            "An Iceberg table's name in its catalog.",
+            metavar="NAMESPACE.NAME",
+            default="",
+            name="iceberg_table",
+        ),
+        Option(
+            "--catalog",
+            "pyiceberg's catalog (type=, uri=, …); for a local folder a file is made.",
+            metavar="K=V",
+            many=True,
+        ),
+        Option(
+            "--on-error",
+            "Records that do not fit go to URL_errors, or stop the table.",
+            metavar="keep|stop",
+            default="keep",
+        ),
+        Option(
+            "--on-data-loss",
+            "What to do when records were deleted before they were read.",
+            metavar="stop|skip",
+            default="stop",
+        ),
+        Option("--compact-files", "Compact when there are this many small files; 0 for never.", int, default=64),
+        Option("--keep-hours", "How long old versions of the table can be read.", int, metavar="H", default=168),
+        Option("--master", "The Spark to run on: local[*], spark://host:port, …", metavar="URL", default="local[*]"),
+        Option("--once", "End when everything that is there now has been read.", bool),
+        Option(
+            "--interval",
+            "Seconds between two batches of a table that has caught up.",
+            float,
+            metavar="S",
+            least=0,
+            default=10.0,
+            name="interval_s",
+        ),
+        Option("--batch-records", "At most this many records in a batch of a table.", int, least=1, default=1_000_000),
+        Option(
+            "--tier-reads",
+            "Read history in object storage from there, not through brokers.",
+            OneOf("auto", "direct", "never"),
+            default="auto",
+        ),
+        JSON,
+    ),
+    examples=(
+        "barnabas tables add orders --to ./orders",
+        "barnabas tables run",
+        "barnabas tables describe orders",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class New:
+    """The table to add."""
+
+    topic: str
+    table_name: str | None
+    format: str
+    to: str
+    mode: str
+    key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    schema: str
+    envelope: str
+    schema_registry: str | None
+    registry_config: Sequence[str]
+    subject: str
+    iceberg_table: str
+    catalog: Sequence[str]
+    on_error: str
+    on_data_loss: str
+    compact_files: int
+    keep_hours: int
+
+    def definition(self) -> "Definition":
+        from barnabas.spark.tables.definition import Definition, checked
+
+        url = {"schema.registry.url": self.schema_registry} if self.schema_registry else {}
+        return checked(
+            Definition(
+                name=self.table_name or self.topic,
+                topic=self.topic,
+                format=self.format,
+                url=self.to,
+                mode=self.mode,
+                key=self.key,
+                partition_by=self.partition_by,
+                schema=self.schema,
+                envelope=self.envelope,
+                registry=pairs(self.registry_config, option="--registry-config") | url,
+                subject=self.subject,
+                table=self.iceberg_table,
+                catalog=pairs(self.catalog, option="--catalog"),
+                on_error=self.on_error,
+                on_loss=self.on_data_loss,
+                compact_files=self.compact_files,
+                keep_hours=self.keep_hours,
+            )
         )
-        return
-    if name is None and action not in ("list", "describe"):
-        raise UsageError(f"{action} needs {'a topic' if action == 'add' else 'the name of a table'}")
+
+
+@TOOL.action("add", "Keep a topic as a table.", needs=("topic",))
+def _add(client: ClientConfig, new: New) -> None:
+    from barnabas.spark.tables.catalogue import Catalogue
+
+    with Catalogue(client) as catalogue:
+        known, added = catalogue.read(), new.definition()
+        if added.name in known.tables:
+            raise UsageError(f"there is already a table {added.name}; give this one another name with --name")
+        for other in known.tables.values():
+            if {added.url, added.errors().url} & {other.url, other.errors().url}:
+                raise UsageError(f"table {other.name} is at {other.url} already")
+        catalogue.define(replace(added, topic_id=catalogue.topic_id(added.topic)))
+    say(f"Added table {added.name}: topic {added.topic} to {added.format} at {added.url}.")
+    say("`barnabas tables run` fills it.")
+
+
+@TOOL.action("list", "List the tables.")
+def _list(client: ClientConfig, json: bool) -> None:
+    from barnabas.spark.tables.catalogue import Catalogue
+
+    with Catalogue(client) as catalogue:
+        _print_list(catalogue.read(), json=json)
+
+
+@TOOL.action("describe", "Show what tables have, and how far they are behind.")
+def _describe(client: ClientConfig, name: str | None, json: bool) -> None:
     from barnabas.spark.tables.catalogue import Catalogue
 
     with Catalogue(client) as catalogue:
         known = catalogue.read()
-        if action == "add":
-            assert name is not None
-            given: dict[str, Any] = {
-                "name": table_name or name,
-                "topic": name,
-                "format": format,
-                "url": to,
-                "mode": mode,
-                "key": _listed(key, ","),
-                "partition_by": _listed(partition_by, ";"),
-                "schema": schema,
-                "envelope": envelope,
-                "registry": _registry(schema_registry, registry_config),
-                "subject": subject,
-                "table": iceberg_table,
-                "catalog": pairs(catalog or (), option="--catalog"),
-                "on_error": on_error,
-                "on_loss": on_data_loss,
-                "compact_files": compact_files,
-                "keep_hours": keep_hours,
-            }
-            _add(catalogue, known, given)
-        elif action == "list":
-            _list(known, json=json)
-        elif action == "describe":
-            _describe(client, known, [known.table(name)] if name else list(known.tables.values()), json=json)
-        else:
-            assert name is not None
-            _change(catalogue, known.table(name), action)
+        found = [known.table(name)] if name else list(known.tables.values())
+        _print_described(client, known, found, json=json)
+
+
+@contextmanager
+def _changed(client: ClientConfig, name: str) -> Iterator[tuple["Catalogue", "Definition"]]:
+    from barnabas.spark.tables.catalogue import Catalogue
+
+    with Catalogue(client) as catalogue:
+        yield catalogue, catalogue.read().table(name)
+
+
+@TOOL.action("pause", "Stop filling a table for a while.", needs=("name",))
+def _pause(client: ClientConfig, name: str) -> None:
+    with _changed(client, name) as (catalogue, old):
+        catalogue.define(replace(old, paused=True))
+    say(f"Paused table {old.name}.")
+
+
+@TOOL.action("resume", "Fill it again.", needs=("name",))
+def _resume(client: ClientConfig, name: str) -> None:
+    with _changed(client, name) as (catalogue, old):
+        catalogue.define(replace(old, paused=False))
+    say(f"Resumed table {old.name}.")
+
+
+@TOOL.action("rebuild", "Empty a table, and fill it from the start of its topic.", needs=("name",))
+def _rebuild(client: ClientConfig, name: str) -> None:
+    with _changed(client, name) as (catalogue, old):
+        catalogue.define(old.rebuilt(catalogue.topic_id(old.topic), now_ms=int(time.time() * 1000)))
+    say(f"Table {old.name} will be emptied and filled again from the start of topic {old.topic}.")
+
+
+@TOOL.action("remove", "Forget a table; its files stay.", needs=("name",))
+def _remove(client: ClientConfig, name: str) -> None:
+    with _changed(client, name) as (catalogue, old):
+        catalogue.remove(old.name)
+    say(f"Removed table {old.name}. The files at {old.url} stay.")
+
+
+@TOOL.action("run", "Fill the tables, until Ctrl-C or with --once.")
+def _run(
+    client: ClientConfig,
+    name: str | None,
+    master: str,
+    once: bool,
+    interval_s: float,
+    batch_records: int,
+    tier_reads: str,
+) -> int:
+    check_installed(java=True)
+    from barnabas.base.host.parent import die_with_parent
+    from barnabas.spark.options import TierReads
+    from barnabas.spark.tables.command import run
+    from barnabas.spark.tables.runner import RunOptions
+
+    die_with_parent()
+    chosen = RunOptions(
+        once=once,
+        interval_s=interval_s,
+        records_max=batch_records,
+        names=(name,) if name else (),
+        tier_reads=TierReads(tier_reads),
+    )
+    return int(not run(_settings(client), chosen, master=master))
 
 
 def check_installed(*, java: bool = False) -> None:
@@ -173,72 +285,10 @@ def check_installed(*, java: bool = False) -> None:
         need_java()
 
 
-def _listed(text: str, separator: str) -> tuple[str, ...]:
-    return tuple(each.strip() for each in text.split(separator) if each.strip())
-
-
-def _registry(url: str | None, more: Sequence[str] | None) -> dict[str, str]:
-    found = pairs(more or (), option="--registry-config")
-    return found | ({"schema.registry.url": url} if url else {})
-
-
-def _settings(client: "ClientConfig") -> dict[str, str]:
+def _settings(client: ClientConfig) -> dict[str, str]:
     """Return the settings with which Spark's tasks connect."""
     servers = ",".join(address(host, port) for host, port in client.bootstrap)
     return {**client.properties, "bootstrap.servers": servers}
-
-
-def _run(client: "ClientConfig", name: str | None, *, master: str, **given: Any) -> None:
-    from barnabas.base.host.parent import die_with_parent
-    from barnabas.spark.options import TierReads
-    from barnabas.spark.tables.command import run
-    from barnabas.spark.tables.runner import RunOptions
-
-    die_with_parent()
-
-    if given["interval_s"] < 0 or given["batch_records"] < 1:
-        raise UsageError("--interval must not be negative, and --batch-records at least 1")
-    ways = [each.value for each in TierReads]
-    if given["tier_reads"] not in ways:
-        raise UsageError(f"--tier-reads is one of {', '.join(ways)}, not {given['tier_reads']!r}")
-    chosen = RunOptions(
-        once=given["once"],
-        interval_s=given["interval_s"],
-        records_max=given["batch_records"],
-        names=(name,) if name else (),
-        tier_reads=TierReads(given["tier_reads"]),
-    )
-    if not run(_settings(client), chosen, master=master):
-        raise typer.Exit(1)
-
-
-# -- definitions ----------------------------------------------------------------------------------------------------------
-
-
-def _add(catalogue: "Catalogue", known: "Known", given: Mapping[str, Any]) -> None:
-    from barnabas.spark.tables.definition import Definition, checked
-
-    new = checked(Definition(**given))
-    if new.name in known.tables:
-        raise UsageError(f"there is already a table {new.name}; give this one another name with --name")
-    for other in known.tables.values():
-        if {new.url, new.errors().url} & {other.url, other.errors().url}:
-            raise UsageError(f"table {other.name} is at {other.url} already")
-    catalogue.define(replace(new, topic_id=catalogue.topic_id(new.topic)))
-    say(f"Added table {new.name}: topic {new.topic} to {new.format} at {new.url}.")
-    say("`barnabas tables run` fills it.")
-
-
-def _change(catalogue: "Catalogue", old: "Definition", action: str) -> None:
-    if action == "remove":
-        catalogue.remove(old.name)
-        say(f"Removed table {old.name}. The files at {old.url} stay.")
-    elif action == "rebuild":
-        catalogue.define(old.rebuilt(catalogue.topic_id(old.topic), now_ms=int(time.time() * 1000)))
-        say(f"Table {old.name} will be emptied and filled again from the start of topic {old.topic}.")
-    else:
-        catalogue.define(replace(old, paused=action == "pause"))
-        say(f"{'Paused' if action == 'pause' else 'Resumed'} table {old.name}.")
 
 
 def _state(each: "Definition", report: "Report | None") -> str:
@@ -249,7 +299,7 @@ def _state(each: "Definition", report: "Report | None") -> str:
     return report.state
 
 
-def _list(known: "Known", *, json: bool) -> None:
+def _print_list(known: "Known", *, json: bool) -> None:
     found = sorted(known.tables.values(), key=lambda each: each.name)
     if json:
         say_json(
@@ -276,7 +326,7 @@ def _list(known: "Known", *, json: bool) -> None:
 # -- describe -------------------------------------------------------------------------------------------------------------
 
 
-def _describe(client: "ClientConfig", known: "Known", found: "list[Definition]", *, json: bool) -> None:
+def _print_described(client: ClientConfig, known: "Known", found: "list[Definition]", *, json: bool) -> None:
     import os
 
     from barnabas.spark.tables.filling import Cluster, resolved

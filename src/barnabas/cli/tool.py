@@ -256,6 +256,8 @@ class Tool:
     kafka: str = ""
     #: Paragraphs below the first line of the help.
     about: str = ""
+    #: For docs/tools.md, in Markdown: how it differs from Kafka's script, and the page about it.
+    note: str = ""
     #: Command lines that teach. A test parses them.
     examples: tuple[str, ...] = ()
     #: Makes the settings of `cluster` and `client` from options. None: from those in CONNECTION.
@@ -309,14 +311,17 @@ class Tool:
         for parameter in action.parameters:
             if parameter in (CLUSTER, CLIENT):
                 names.update(self._reads_to_connect())
-            elif (group := self._group(action, parameter)) is not None:
+            elif (group := self.group(action, parameter)) is not None:
                 names.update(group.__dataclass_fields__)
             else:
                 names.add(parameter)
         return {name.rstrip("_") for name in names}
 
-    def _group(self, action: Action, parameter: str) -> Any:
+    def group(self, action: Action, parameter: str) -> Any:
         """Return the dataclass that a parameter gathers options in, if it does."""
+        named = {CLUSTER, CLIENT, *(each.parameter for each in self.options), *(each.name for each in self.arguments)}
+        if parameter.rstrip("_") in named:
+            return None
         kind = action.run.__annotations__.get(parameter)
         return kind if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else None
 
@@ -437,6 +442,8 @@ class Tool:
         return any(option.parameter in read for option in self.options if option.flag in rule.flags)
 
     def _lacks(self, action: Action, missing: Sequence[str]) -> str:
+        if not action.flag:
+            return f"Missing required option(s): {', '.join(map(_bare, missing))}"
         if action.flag.startswith("-"):
             return f'Missing required argument "{",".join(f"[{_bare(each)}]" for each in missing)}"'
         what = {each.name: each.what or each.shown for each in self.arguments}
@@ -446,7 +453,7 @@ class Tool:
         values = self._values(action, given)
         wanted: dict[str, Any] = {}
         for parameter in action.parameters:
-            if (group := self._group(action, parameter)) is not None:
+            if (group := self.group(action, parameter)) is not None:
                 wanted[parameter] = group(**{name: values[name.rstrip("_")] for name in group.__dataclass_fields__})
             elif parameter not in (CLUSTER, CLIENT):
                 wanted[parameter] = values[parameter.rstrip("_")]

@@ -2,79 +2,40 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final
-
-import typer
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.cli._command import UsageError
-from barnabas.cli._connection import options, run
 from barnabas.cli._output import say, say_json, table
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, check_action
+from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, at_least_one, needs
 from barnabas.client.admin import transactions as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused
 from barnabas.wire.messages.describe_producers import ProducerState
 
-_ACTIONS: Final = ("list", "describe", "describe-producers", "abort", "find-hanging")
-
-
-def command(
-    action: Annotated[str, typer.Argument(metavar="ACTION", help=f"One of {', '.join(_ACTIONS)}.")],
-    bootstrap_server: Bootstrap = None,
-    command_config: CommandConfig = None,
-    duration_filter: Annotated[
-        int, typer.Option("--duration-filter", help="list: only those that run for longer, in ms.")
-    ] = -1,
-    transactional_id: Annotated[str | None, typer.Option("--transactional-id", help="describe: whose.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="The topic.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="The partition.")] = None,
-    broker_id: Annotated[int | None, typer.Option("--broker-id", help="The replica to ask, or to search.")] = None,
-    start_offset: Annotated[
-        int | None, typer.Option("--start-offset", help="abort: where the transaction starts.")
-    ] = None,
-    producer_id: Annotated[int | None, typer.Option("--producer-id", help="abort, brokers before 3.0.")] = None,
-    producer_epoch: Annotated[int | None, typer.Option("--producer-epoch", help="abort, brokers before 3.0.")] = None,
-    coordinator_epoch: Annotated[
-        int | None, typer.Option("--coordinator-epoch", help="abort, brokers before 3.0.")
-    ] = None,
-    max_transaction_timeout: Annotated[
-        int, typer.Option("--max-transaction-timeout", help="find-hanging: older than this, in minutes.")
-    ] = 15,
-    json: Json = False,
-) -> None:
-    """List, describe and abort transactions; find those that hang."""
-    check_action(action, _ACTIONS)
-    config = options(bootstrap_server, command_config)
-    if action == "list":
-        run(config, lambda cluster: _list(cluster, duration_filter, json))
-    elif action == "describe":
-        if transactional_id is None:
-            raise UsageError("describe needs --transactional-id")
-        run(config, lambda cluster: _describe(cluster, transactional_id, json))
-    elif action == "find-hanging":
-        if topic is None and broker_id is None:
-            raise UsageError(
-                "The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search"
-            )
-        if partition is not None and topic is None:
-            raise UsageError("The --partition argument requires --topic to be provided")
-        run(
-            config,
-            lambda cluster: _find_hanging(cluster, topic, partition, broker_id, max_transaction_timeout * 60_000, json),
-        )
-    else:
-        if topic is None or partition is None:
-            raise UsageError(f"{action} needs --topic and --partition")
-        where = TopicPartition(topic, partition)
-        if action == "describe-producers":
-            run(config, lambda cluster: _describe_producers(cluster, where, broker_id, json))
-        else:
-            run(
-                config,
-                lambda cluster: _abort(cluster, where, start_offset, producer_id, producer_epoch, coordinator_epoch),
-            )
+_OLD = "For brokers before 3.0."
+TOOL = Tool(
+    kafka="kafka-transactions.sh",
+    options=(
+        *CONNECTION,
+        Option("--duration-filter", "Only those that run for longer.", int, metavar="MS", default=-1),
+        Option("--transactional-id", "Whose."),
+        Option("--topic", "The topic."),
+        Option("--partition", "The partition.", int),
+        Option("--broker-id", "The replica to ask, or to search.", int),
+        Option("--start-offset", "Where the transaction starts.", int),
+        Option("--producer-id", _OLD, int),
+        Option("--producer-epoch", _OLD, int),
+        Option("--coordinator-epoch", _OLD, int),
+        Option("--max-transaction-timeout", "Only older ones.", int, metavar="MINUTES", default=15),
+        JSON,
+    ),
+    examples=(
+        "barnabas transactions list",
+        "barnabas transactions find-hanging --topic orders",
+        "barnabas transactions abort --topic orders --partition 0 --start-offset 1200",
+    ),
+)
 
 
 def _print(headers: Sequence[str], rows: Sequence[Sequence[object]], json: bool) -> None:
@@ -92,12 +53,14 @@ def _print(headers: Sequence[str], rows: Sequence[Sequence[object]], json: bool)
     table(headers, texts, plain)
 
 
-async def _list(cluster: AsyncClient, duration_ms: int, json: bool) -> None:
-    listed = await admin.list_transactions(cluster, duration_ms=duration_ms)
+@TOOL.action("list", "List transactions.")
+async def _list(cluster: AsyncClient, duration_filter: int, json: bool) -> None:
+    listed = await admin.list_transactions(cluster, duration_ms=duration_filter)
     rows = [(entry.transactional_id, entry.coordinator_id, entry.producer_id, entry.state) for entry in listed]
     _print(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows, json)
 
 
+@TOOL.action("describe", "Describe a transaction.", needs=("--transactional-id",))
 async def _describe(cluster: AsyncClient, transactional_id: str, json: bool) -> None:
     coordinator, state = await admin.describe_transaction(cluster, transactional_id)
     started_ms = state.transaction_start_time_ms
@@ -131,8 +94,11 @@ async def _describe(cluster: AsyncClient, transactional_id: str, json: bool) -> 
     )
 
 
-async def _describe_producers(cluster: AsyncClient, where: TopicPartition, broker_id: int | None, json: bool) -> None:
-    producers = await admin.describe_producers(cluster, where, broker_id=broker_id)
+@TOOL.action("describe-producers", "Describe the producers of a partition.", needs=("--topic", "--partition"))
+async def _describe_producers(
+    cluster: AsyncClient, topic: str, partition: int, broker_id: int | None, json: bool
+) -> None:
+    producers = await admin.describe_producers(cluster, TopicPartition(topic, partition), broker_id=broker_id)
     _print(
         (
             "ProducerId",
@@ -157,14 +123,29 @@ async def _describe_producers(cluster: AsyncClient, where: TopicPartition, broke
     )
 
 
+@TOOL.action(
+    "abort",
+    "Abort a transaction.",
+    needs=("--topic", "--partition"),
+    rules=(
+        at_least_one(
+            "--start-offset",
+            "--producer-id",
+            says="The transaction to abort must be identified either with --start-offset (for brokers on 3.0 or above) or "
+            "with --producer-id, --producer-epoch, and --coordinator-epoch (for older brokers)",
+        ),
+    ),
+)
 async def _abort(
     cluster: AsyncClient,
-    where: TopicPartition,
+    topic: str,
+    partition: int,
     start_offset: int | None,
     producer_id: int | None,
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> None:
+    where = TopicPartition(topic, partition)
     if start_offset is not None:
         found = [
             producer
@@ -177,11 +158,7 @@ async def _abort(
             )
         producer_id, producer_epoch = found[0].producer_id, found[0].producer_epoch
         coordinator_epoch = found[0].coordinator_epoch
-    elif producer_id is None:
-        raise UsageError(
-            "The transaction to abort must be identified either with --start-offset (for brokers on 3.0 or above) or "
-            "with --producer-id, --producer-epoch, and --coordinator-epoch (for older brokers)"
-        )
+    assert producer_id is not None, "a rule asks for it or for --start-offset"
     if producer_epoch is None:
         raise UsageError("Missing required argument --producer-epoch")
     if coordinator_epoch is None:
@@ -196,11 +173,28 @@ async def _abort(
     )
 
 
+@TOOL.action(
+    "find-hanging",
+    "Find transactions that hang.",
+    rules=(
+        needs("--partition", "--topic", says="The --partition argument requires --topic to be provided"),
+        at_least_one(
+            "--topic",
+            "--broker-id",
+            says="The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search",
+        ),
+    ),
+)
 async def _find_hanging(
-    cluster: AsyncClient, topic: str | None, partition: int | None, broker_id: int | None, older_ms: int, json: bool
+    cluster: AsyncClient,
+    topic: str | None,
+    partition: int | None,
+    broker_id: int | None,
+    max_transaction_timeout: int,
+    json: bool,
 ) -> None:
     """Print open transactions on partitions for which their coordinator will never write a marker."""
-    now_ms = int(time.time() * 1000)
+    now_ms, older_ms = int(time.time() * 1000), max_transaction_timeout * 60_000
     candidates: list[tuple[TopicPartition, ProducerState]] = []
     for where in await _partitions(cluster, topic, partition, broker_id):
         for producer in await admin.describe_producers(cluster, where, broker_id=broker_id):

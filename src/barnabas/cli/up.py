@@ -4,17 +4,16 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
-
-import typer
 
 from barnabas.cli import running
-from barnabas.cli._command import UsageError
+from barnabas.cli._command import UsageError, complain
 from barnabas.cli._progress import telling
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
+from barnabas.cli.tool import Option, Tool
 from barnabas.services.doctor.finding import count
 
 #: How often the processes are checked. A broker that has ended is only reported.
@@ -24,46 +23,47 @@ _REGISTRY_PORT = 8081
 _CONSOLE_PORT = 8080
 
 
-def command(
-    brokers: Annotated[int, typer.Option(help="How many brokers; their ids are 1 to N.")] = 3,
-    port: Annotated[int, typer.Option(help="Port of the first broker; the others follow. 0 picks free ones.")] = 9092,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    advertised_host: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The name that clients connect to, if it is not --host: needed for 0.0.0.0."),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder for all files. Without it, a temporary one, deleted at the end.")
-    ] = None,
-    zookeeper: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT/PATH", help="Use this ZooKeeper instead of the embedded one.")
-    ] = None,
-    config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A setting of every broker.")] = None,
-    schema_registry: Annotated[
-        bool,
-        typer.Option("--schema-registry", help="Also a schema registry, on port 8081 (with --port 0, a free one)."),
-    ] = False,
-    console: Annotated[
-        bool,
-        typer.Option("--console", help="Also a console for the browser, on port 8080 (with --port 0, a free one)."),
-    ] = False,
-    tables: Annotated[
-        bool,
-        typer.Option("--tables", help="Also Spark, to fill the tables of `barnabas tables add`; needs Java."),
-    ] = False,
-    secure: Annotated[
-        bool,
-        typer.Option("--secure", help="TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings."),
-    ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Return when it is ready; it runs until `barnabas down`.")
-    ] = False,
-) -> None:
-    """Start a local cluster: ZooKeeper and N brokers.
+TOOL = Tool(
+    note="See [below](#a-cluster-in-the-background).",
+    about="""Prints `ready bootstrap=…` when all are up. Ctrl-C or SIGTERM stops it cleanly, and so does `barnabas down` from
+    anywhere. `barnabas status` shows it, `barnabas restart N` restarts a broker.""",
+    options=(
+        Option("--brokers", "How many brokers; their ids are 1 to N.", int, default=3),
+        Option("--port", "Port of the first broker; the others follow. 0 picks free ones.", int, default=9092),
+        Option("--host", "Address to listen on.", metavar="ADDRESS", default="127.0.0.1"),
+        Option(
+            "--advertised-host",
+            "The name that clients connect to, if it is not --host: needed for 0.0.0.0.",
+            metavar="NAME",
+        ),
+        Option("--data", "Folder for all files. Without it, a temporary one, deleted at the end.", Path),
+        Option("--zookeeper", "Use this ZooKeeper instead of the embedded one.", metavar="HOST:PORT/PATH"),
+        Option("--config", "A setting of every broker.", metavar="K=V", many=True),
+        Option("--schema-registry", "Also a schema registry, on port 8081 (with --port 0, a free one).", bool),
+        Option("--console", "Also a console for the browser, on port 8080 (with --port 0, a free one).", bool),
+        Option("--tables", "Also Spark, to fill the tables of `barnabas tables add`; needs Java.", bool),
+        Option("--secure", "TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings.", bool),
+        Option("--detach", "Return when it is ready; it runs until `barnabas down`.", bool),
+    ),
+    examples=("barnabas up", "barnabas up --brokers 1 --detach --console", "barnabas up --data ./data --secure"),
+)
 
-    Prints `ready bootstrap=…` when all are up. Ctrl-C or SIGTERM stops it cleanly, and so does `barnabas down` from anywhere.
-    `barnabas status` shows it, `barnabas restart N` restarts a broker.
-    """
+
+@TOOL.main
+def _up(
+    brokers: int,
+    port: int,
+    host: str,
+    advertised_host: str | None,
+    data: Path | None,
+    zookeeper: str | None,
+    config: Sequence[str],
+    schema_registry: bool,
+    console: bool,
+    tables: bool,
+    secure: bool,
+    detach: bool,
+) -> int:
     from barnabas.base.config.properties import parse_overrides
 
     if brokers < 1:
@@ -90,7 +90,7 @@ def command(
         advertised_host=advertised_host,
         data=folder,
         zookeeper=zookeeper,
-        config=parse_overrides(config or (), option="--config"),
+        config=parse_overrides(config, option="--config"),
         secure=secure,
         schema_registry=schema_registry,
         schema_registry_port=_REGISTRY_PORT if port else 0,
@@ -100,22 +100,28 @@ def command(
     )
     if detach and (code := running.detach(folder)) is not None:
         if code == 0:
-            typer.echo("`barnabas status` shows it, `barnabas down` stops it", err=True)
-        raise typer.Exit(code)
+            complain("`barnabas status` shows it, `barnabas down` stops it")
+        return code
+    _serve(cluster)
+    return 0
+
+
+def _serve(cluster: LocalCluster) -> None:
+    """Run until a signal, `barnabas down`, or the end of the last broker."""
     _stop_on_signals()
     try:
         with ExitStack() as stack:
-            with telling(f"starting ZooKeeper and {count(brokers, 'broker')}"):
+            with telling(f"starting ZooKeeper and {count(cluster.brokers, 'broker')}"):
                 stack.enter_context(cluster)
-            if secure:
+            if cluster.secure:
                 _print_client_settings(cluster)
             _print_places(cluster)
             with running.Reception(cluster) as reception:
-                beside = f" schema-registry={cluster.schema_registry_url}" if schema_registry else ""
-                beside += f" console={cluster.console_url}" if console else ""
+                beside = f" schema-registry={cluster.schema_registry_url}" if cluster.schema_registry else ""
+                beside += f" console={cluster.console_url}" if cluster.console else ""
                 sys.stdout.write(f"ready bootstrap={cluster.bootstrap}{beside}\n")
                 sys.stdout.flush()
-                if not secure:
+                if not cluster.secure:
                     address = cluster.address(1)
                     sys.stderr.write(f"try: barnabas topics --bootstrap-server {address} --create --topic orders\n")
                     sys.stderr.write(f"     barnabas doctor --bootstrap-server {address}\n")

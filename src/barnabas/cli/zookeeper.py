@@ -1,116 +1,89 @@
-"""`barnabas zookeeper`: the embedded ZooKeeper as a separate process.
+"""`barnabas zookeeper`: the embedded ZooKeeper as a separate process."""
 
-`OPTIONS` is the only list of its options: `main` parses them without typer, which takes longer to load than the server;
-`command`, built from the same list when typer asks for it, provides help and completion.
-"""
-
-import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.base.errors import BarnabasError
+from barnabas.cli.tool import Argument, Option, Tool
 
 if TYPE_CHECKING:
-    from barnabas.zookeeper.config import ZooKeeperConfig
+    from barnabas.zookeeper.config import ConfigFile, ZooKeeperConfig
 
 
 class StartFailed(BarnabasError):
     """The server cannot start or continue; the message says why in one line."""
 
 
-class Option(NamedTuple):
-    flag: str
-    type: type[int] | type[str] | type[bool] | type[Path]
-    help: str
-    #: The field of `ZooKeeperConfig` that the option sets, if any.
-    field: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.field or self.flag.removeprefix("--").replace("-", "_")
-
-
-OPTIONS = (
-    Option("--port", int, "Port to listen on; 0 picks a free one. Default 2181."),
-    Option("--data", Path, "Directory of logs and snapshots. Without it, a temporary one, deleted at the end."),
-    Option("--host", str, "Address to listen on. Default 127.0.0.1."),
-    Option("--tick-time", int, "Unit of session expiry, in ms. Default 2000.", "tick_time_ms"),
-    Option("--min-session-timeout", int, "In ms. Default two ticks.", "min_session_timeout_ms"),
-    Option("--max-session-timeout", int, "In ms. Default twenty ticks.", "max_session_timeout_ms"),
-    Option("--max-client-cnxns", int, "Connections from one address, 0: no limit. Default 60.", "max_client_cnxns"),
-    Option("--jute-maxbuffer", int, "Bytes of the longest request. Default 1048575.", "jute_max_buffer"),
-    Option("--snap-count", int, "Transactions between snapshots. Default 100000.", "snap_count"),
-    Option(
-        "--4lw-commands-whitelist",
-        str,
-        "Four-letter words to serve. Default * on loopback, else srvr,ruok.",
-        "four_letter_whitelist",
+TOOL = Tool(
+    note="See [embedded ZooKeeper](embedded-zookeeper.md).",
+    about="""A durable, standalone server of the ZooKeeper 3.8 protocol. Prints `ready zookeeper=HOST:PORT` when clients can
+    connect. SIGTERM or Ctrl-C stops it cleanly.""",
+    arguments=(Argument("file", "A zoo.cfg or zookeeper.properties; options win over it.", Path),),
+    options=(
+        Option("--port", "Port to listen on; 0 picks a free one. [2181]", int),
+        Option("--data", "Directory of logs and snapshots. Without it, a temporary one, deleted at the end.", Path),
+        Option("--host", "Address to listen on. [127.0.0.1]", metavar="ADDRESS"),
+        Option("--tick-time", "Unit of session expiry. [2000]", int, metavar="MS", name="tick_time_ms"),
+        Option("--min-session-timeout", "Default two ticks.", int, metavar="MS", name="min_session_timeout_ms"),
+        Option("--max-session-timeout", "Default twenty ticks.", int, metavar="MS", name="max_session_timeout_ms"),
+        Option("--max-client-cnxns", "Connections from one address, 0: no limit. [60]", int),
+        Option(
+            "--jute-maxbuffer", "Length of the longest request. [1048575]", int, metavar="BYTES", name="jute_max_buffer"
+        ),
+        Option("--snap-count", "Transactions between snapshots. [100000]", int),
+        Option(
+            "--4lw-commands-whitelist",
+            "Four-letter words to serve. Default * on loopback, else srvr,ruok.",
+            metavar="WORDS",
+            name="four_letter_whitelist",
+        ),
+        Option("--no-force-sync", "Do not wait for the disk: fast, and loses data when the machine fails.", bool),
+        Option("--verbose", "Log to stderr what happens.", bool),
     ),
-    Option("--no-force-sync", bool, "Do not wait for the disk: fast, and loses data when the machine fails."),
-    Option("--verbose", bool, "Log to stderr what happens."),
+    examples=("barnabas zookeeper --data ./zookeeper", "barnabas zookeeper zoo.cfg --port 2181"),
 )
 
-_HELP = """Run the embedded ZooKeeper: a durable, standalone server of the ZooKeeper 3.8 protocol.
 
-Prints `ready zookeeper=HOST:PORT` when clients can connect. SIGTERM or Ctrl-C stops it cleanly."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Options that win over the fields of `ZooKeeperConfig` with the same names."""
 
-_FILE_HELP = "A zoo.cfg or zookeeper.properties; options win over it."
+    tick_time_ms: int | None = None
+    min_session_timeout_ms: int | None = None
+    max_session_timeout_ms: int | None = None
+    max_client_cnxns: int | None = None
+    jute_max_buffer: int | None = None
+    snap_count: int | None = None
+    four_letter_whitelist: str | None = None
 
-
-def main(arguments: Sequence[str]) -> NoReturn:
-    """Parse, run, exit: 0 after a stop was requested, 1 with one line on stderr after a failure."""
-    parser = argparse.ArgumentParser(prog="barnabas zookeeper", description=_HELP)
-    parser.add_argument("file", nargs="?", type=Path, help=_FILE_HELP)
-    for option in OPTIONS:
-        if option.type is bool:
-            parser.add_argument(option.flag, action="store_true", dest=option.name)
-        else:
-            parser.add_argument(option.flag, type=option.type, dest=option.name)
-    try:
-        run(vars(parser.parse_args(arguments)))
-    except BarnabasError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
-    sys.exit(0)
-
-
-def _typer_command() -> Callable[..., None]:
-    """Build the command for `barnabas --help` and completion."""
-    import inspect
-
-    import typer
-
-    def command(**values: object) -> None:
-        run(values)
-
-    def parameter(name: str, kind: object, default: object) -> inspect.Parameter:
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-
-    parameters = [parameter("file", Path | None, typer.Argument(None, metavar="FILE", help=_FILE_HELP))]
-    for option in OPTIONS:
-        if option.type is bool:
-            parameters.append(parameter(option.name, bool, typer.Option(False, option.flag, help=option.help)))
-        else:
-            info = typer.Option(None, option.flag, help=option.help)
-            parameters.append(parameter(option.name, option.type | None, info))
-    command.__doc__ = _HELP
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {item.name: item.annotation for item in parameters}
-    return command
+    def over(self, config: "ZooKeeperConfig") -> "ZooKeeperConfig":
+        given: dict[str, Any] = {
+            "tick_time_ms": self.tick_time_ms,
+            "min_session_timeout_ms": self.min_session_timeout_ms,
+            "max_session_timeout_ms": self.max_session_timeout_ms,
+            "max_client_cnxns": self.max_client_cnxns,
+            "jute_max_buffer": self.jute_max_buffer,
+            "snap_count": self.snap_count,
+            "four_letter_whitelist": self.four_letter_whitelist,
+        }
+        return replace(config, **{name: value for name, value in given.items() if value is not None})
 
 
-def __getattr__(name: str) -> object:
-    if name == "command":
-        return _typer_command()
-    raise AttributeError(name)
-
-
-def run(values: dict[str, object]) -> None:
-    """Serve until a signal comes. `values` are the options by name; None means not given."""
+@TOOL.main
+def _zookeeper(
+    file: Path | None,
+    port: int | None,
+    data: Path | None,
+    host: str | None,
+    overrides: Overrides,
+    no_force_sync: bool,
+    verbose: bool,
+) -> None:
     import logging
 
     from barnabas.base.host.descriptors import raise_limit
@@ -120,17 +93,21 @@ def run(values: dict[str, object]) -> None:
     die_with_parent()
     log_to(
         sys.stderr,
-        level=logging.INFO if values["verbose"] else logging.WARNING,
+        level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    host, ports, data, config = _settings(values)
+    of_file = _read(file)
+    config = overrides.over(of_file.config)
+    if no_force_sync:
+        config = replace(config, force_sync=False)
+    ports = Ports(_plain_port(port, of_file.port, of_file.secure_port), of_file.secure_port)
     raise_limit()
     # The log and snapshots hold the brokers' secrets: SCRAM verifiers, delegation tokens.
     os.umask(0o077)
-    with _data_dir(data) as folder:
+    with _data_dir(data or of_file.data_dir) as folder:
         import uvloop
 
-        uvloop.run(_serve(folder, host, ports, config))
+        uvloop.run(_serve(folder, host or of_file.host or "127.0.0.1", ports, config))
 
 
 class Ports(NamedTuple):
@@ -139,34 +116,19 @@ class Ports(NamedTuple):
     secure: int | None
 
 
-def _settings(values: dict[str, object]) -> "tuple[str, Ports, Path | None, ZooKeeperConfig]":
-    from dataclasses import replace
-
+def _read(path: Path | None) -> "ConfigFile":
     from barnabas.zookeeper.config import ConfigFile, ZooKeeperConfig, read_config
 
-    path = values["file"]
-    file = ConfigFile(config=ZooKeeperConfig(), data_dir=None, host=None, port=None)
-    if isinstance(path, Path):
-        try:
-            file = read_config(path)
-        except OSError as error:
-            raise StartFailed(f"can't read {path}: {error.strerror}") from error
-    changes = {
-        option.field: values[option.field] for option in OPTIONS if option.field and values[option.field] is not None
-    }
-    if values["no_force_sync"]:
-        changes["force_sync"] = False
-    host, port, data = values["host"], values["port"], values["data"]
-    return (
-        str(host or file.host or "127.0.0.1"),
-        Ports(_plain_port(port, file.port, file.secure_port), file.secure_port),
-        data if isinstance(data, Path) else file.data_dir,
-        replace(file.config, **changes),  # type: ignore[arg-type]
-    )
+    if path is None:
+        return ConfigFile(config=ZooKeeperConfig(), data_dir=None, host=None, port=None)
+    try:
+        return read_config(path)
+    except OSError as error:
+        raise StartFailed(f"can't read {path}: {error.strerror}") from error
 
 
-def _plain_port(option: object, of_file: int | None, secure: int | None) -> int | None:
-    if isinstance(option, int):
+def _plain_port(option: int | None, of_file: int | None, secure: int | None) -> int | None:
+    if option is not None:
         return option
     return 2181 if of_file is None and secure is None else of_file
 

@@ -1,30 +1,41 @@
 """`barnabas zookeeper-shell`: Kafka's `zookeeper-shell.sh`, for the embedded ZooKeeper and for Apache ZooKeeper."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import typer
+from barnabas.cli._command import complain
+from barnabas.cli._output import say, write
+from barnabas.cli.tool import Argument, Option, Tool
 
 if TYPE_CHECKING:
     from barnabas.cli.zookeeper_prompt import Shell
 
-#: Arguments after the address belong to the shell's command: `ls -R /` is not an option of this program.
-CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+TOOL = Tool(
+    note="See [embedded ZooKeeper](embedded-zookeeper.md).",
+    kafka="zookeeper-shell.sh",
+    about="""Commands: ls, get, set, create, delete, deleteall, stat, getAcl, setAcl, addauth, sync, watch, quit.""",
+    arguments=(
+        # The words after the address belong to the shell's command: `ls -R /` is not an option of this program.
+        Argument(
+            "address", "Servers, and a path as the root.", metavar="HOST:PORT[/PATH]", required=True, ends_options=True
+        ),
+        Argument("words", "What to do; without it, lines from standard input.", metavar="COMMAND", many=True),
+    ),
+    options=(
+        Option("--timeout", "How long to wait for a connection.", float, metavar="SECONDS", default=15.0),
+        Option(
+            "--zk-tls-config-file",
+            "zookeeper.ssl.* settings, and barnabas.zookeeper.digest, as a broker's.",
+            metavar="FILE",
+        ),
+    ),
+    examples=("barnabas zookeeper-shell localhost:2181 ls /brokers/ids",),
+)
 
 
-def command(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT[/PATH]", help="Servers, and a path as the root.")],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="COMMAND", help="What to do; without it, lines from standard input."),
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for a connection.")] = 15.0,
-    zk_tls_config_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="zookeeper.ssl.* settings, and barnabas.zookeeper.digest, as a broker's."),
-    ] = None,
-) -> None:
-    """Look at and change znodes: ls, get, set, create, delete, deleteall, stat, getAcl, setAcl, addauth, sync, watch, quit."""
+@TOOL.main
+def _shell(address: str, words: Sequence[str], timeout: float, zk_tls_config_file: str | None) -> int:
     from barnabas.cli.zookeeper_prompt import Shell, connect
 
     # Kafka's tool takes this option after the address.
@@ -39,26 +50,27 @@ def command(
         options = {"handler": TlsHandler(config.tls), "auth_data": list(config.auth) or None}
     client = connect(address, timeout_s=timeout, **options)
     try:
-        shell = Shell(client, typer.echo)
+        shell = Shell(client, say)
         if words:
             shell.execute(words)
-        else:
-            _interact(shell, address)
+            return 0
+        return _interact(shell, address)
     finally:
         client.stop()
         client.close()
 
 
-def _interact(shell: "Shell", address: str) -> None:
+def _interact(shell: "Shell", address: str) -> int:
     from barnabas.cli.zookeeper_prompt import ShellError
 
     prompt = sys.stdin.isatty()
     if prompt:
-        typer.echo(f"Connected to {address}. `help` lists the commands, `quit` ends.")
+        say(f"Connected to {address}. `help` lists the commands, `quit` ends.")
     failed = False
     while not shell.is_done:
         if prompt:
-            typer.echo(f"[{address}] ", nl=False)
+            write(f"[{address}] ")
+            sys.stdout.flush()
         line = sys.stdin.readline()
         if not line:
             break
@@ -66,6 +78,5 @@ def _interact(shell: "Shell", address: str) -> None:
             shell.execute_line(line)
         except ShellError as error:
             failed = True
-            typer.echo(str(error), err=True)
-    if failed and not prompt:
-        raise typer.Exit(1)
+            complain(str(error))
+    return int(failed and not prompt)

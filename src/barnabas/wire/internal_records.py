@@ -49,7 +49,6 @@ _OFFSETS_RECORDS: Final[tuple[tuple[type[base.Record], type[base.Record]], ...]]
         consumer_group_records.ConsumerGroupRegularExpressionKey,
         consumer_group_records.ConsumerGroupRegularExpressionValue,
     ),
-    (share_group_records.ShareGroupPartitionMetadataKey, share_group_records.ShareGroupPartitionMetadataValue),
     (share_group_records.ShareGroupMemberMetadataKey, share_group_records.ShareGroupMemberMetadataValue),
     (share_group_records.ShareGroupMetadataKey, share_group_records.ShareGroupMetadataValue),
     (

@@ -119,11 +119,14 @@ def test_example_does_what_it_says(example: Example, changed: Path) -> None:
     run(changed, sys.executable, "-c", example.program)
 
 
-def test_changed_source_passes_the_linter_and_its_settings_are_documented(changed: Path) -> None:
+def test_changed_source_passes_the_linter_and_its_settings_and_tools_are_documented(changed: Path) -> None:
     files = {edit.file for example in EXAMPLES for edit in example.edits if edit.file.endswith(".py")}
     run(changed, sys.executable, "-m", "ruff", "check", *sorted(files))
     run(changed, sys.executable, "scripts/generate_config_doc.py")
     assert "`max.batch.records`" in (changed / "docs" / "configuration.md").read_text()
+    run(changed, sys.executable, "scripts/generate_tools_doc.py")
+    assert "`config-resources`" in (changed / "docs" / "tools.md").read_text()
+    assert "`--prefix PREFIX`" in (changed / "docs" / "tool-options.md").read_text()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)

@@ -58,10 +58,10 @@ def test_names_and_actions_are_checked(run: Run, cluster: Running) -> None:
     for arguments, words in {
         ("save", "one"): "there is a snapshot 'one' already",
         ("save", "../one"): "cannot be a name",
-        ("save",): "`save` needs the name",
-        ("list", "one"): "`list` takes no name",
+        ("save",): "save needs the name of a snapshot",
+        ("list", "one"): "'one' is not understood",
         ("restore", "two"): "there is no snapshot 'two'; there are: one",
-        ("burn", "one"): "'burn' is not valid: use save, list, restore or delete",
+        ("burn", "one"): "'burn' is not an action; use one of save, list, restore, delete",
     }.items():
         done = run("snapshot", *arguments)
         assert done.returncode != 0 and words in done.stderr, arguments

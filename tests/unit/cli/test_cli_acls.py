@@ -4,7 +4,7 @@ import pytest
 
 from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.cli._command import UsageError
-from barnabas.cli.acls import _Subjects, parse_operation, plan_acls
+from barnabas.cli.acls import Rights, Subjects, parse_operation, plan_acls
 from barnabas.client.admin.acls import Ace, ResourcePattern
 
 TOPIC = ResourcePattern(AclResourceType.TOPIC, "t", PatternType.LITERAL)
@@ -16,12 +16,12 @@ def operations(plan: dict[ResourcePattern, list[Ace]], pattern: ResourcePattern)
     return {entry.operation.name for entry in plan[pattern]}
 
 
-def alice() -> _Subjects:
-    return _Subjects(["User:alice"], None, None, None)
+def alice() -> Subjects:
+    return Subjects(allow_principal=["User:alice"])
 
 
 def test_producer_and_consumer_get_the_rights_that_they_need() -> None:
-    plan = plan_acls([TOPIC, GROUP, TXN], alice(), ["All"], producer=True, consumer=True, idempotent=True)
+    plan = plan_acls([TOPIC, GROUP, TXN], alice(), Rights(producer=True, consumer=True, idempotent=True))
     assert operations(plan, TOPIC) == {"READ", "WRITE", "DESCRIBE", "CREATE"}
     assert operations(plan, GROUP) == {"READ"}
     assert operations(plan, TXN) == {"WRITE", "DESCRIBE"}
@@ -30,15 +30,15 @@ def test_producer_and_consumer_get_the_rights_that_they_need() -> None:
 
 
 def test_hosts_default_to_all_and_multiply_with_principals() -> None:
-    subjects = _Subjects(["User:a", "User:b"], ["h1", "h2"], ["User:c"], None)
-    entries = plan_acls([TOPIC], subjects, ["read"], producer=False, consumer=False, idempotent=False)[TOPIC]
+    subjects = Subjects(allow_principal=["User:a", "User:b"], allow_host=["h1", "h2"], deny_principal=["User:c"])
+    entries = plan_acls([TOPIC], subjects, Rights(operation=["read"]))[TOPIC]
     assert len(entries) == 5
     assert Ace("User:c", "*", AclOperation.READ, Permission.DENY) in entries
 
 
 def test_operation_that_a_resource_does_not_have_is_refused() -> None:
     with pytest.raises(UsageError, match="ResourceType GROUP only supports operations All, Read"):
-        plan_acls([GROUP], alice(), ["Write"], producer=False, consumer=False, idempotent=False)
+        plan_acls([GROUP], alice(), Rights(operation=["Write"]))
 
 
 @pytest.mark.parametrize("text", ["DescribeConfigs", "describe_configs", " DESCRIBECONFIGS "])
@@ -60,5 +60,5 @@ def test_entries_are_printed_as_kafka_prints_them() -> None:
 
 def test_two_phase_commit_can_be_granted() -> None:
     """The tools did not know operation 15, which brokers ask for (KIP-939)."""
-    plan = plan_acls([TXN], alice(), ["TwoPhaseCommit"], producer=False, consumer=False, idempotent=False)
+    plan = plan_acls([TXN], alice(), Rights(operation=["TwoPhaseCommit"]))
     assert plan == {TXN: [Ace("User:alice", "*", AclOperation.TWO_PHASE_COMMIT, Permission.ALLOW)]}

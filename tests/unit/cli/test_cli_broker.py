@@ -1,8 +1,14 @@
 """How `barnabas broker` gets its settings."""
 
+import sys
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from barnabas.cli import broker
+from barnabas.base import log_format
+from barnabas.base.config import properties
+from barnabas.broker import process
+from barnabas.cli.main import run
 
 
 @pytest.mark.parametrize(
@@ -19,16 +25,33 @@ def test_file_environment_and_overrides(
 ) -> None:
     seen: list[tuple[object, ...]] = []
 
-    def run(file: str | None, overrides: list[str], *, with_environment: bool) -> None:
-        seen.append((file, overrides, with_environment))
+    def load(file: str | None, overrides: Sequence[str], *, with_environment: bool) -> dict[str, str]:
+        seen.append((file, list(overrides), with_environment))
+        return {"broker.id": "7"}
 
-    monkeypatch.setattr(broker, "_run", run)
-    broker.main(arguments)
+    def run_broker(settings: Mapping[str, str]) -> int:
+        assert settings["broker.id"] == "7"
+        return 3
+
+    monkeypatch.setattr(properties, "load", load)
+    monkeypatch.setattr(process, "run_broker", run_broker)
+    monkeypatch.setattr(log_format, "log_to", lambda *_, **__: None)
+    assert run(["broker", *arguments]) == 3
     assert seen == [expected]
 
 
 def test_neither_file_nor_environment_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        broker.main([])
-    assert ended.value.code == 2
+    assert run(["broker"]) == 2
     assert "or --environment" in capsys.readouterr().err
+
+
+def test_broker_and_zookeeper_import_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are started by the dozen."""
+    import subprocess
+
+    script = (
+        "import sys; from barnabas.cli.main import load; load('broker'); load('zookeeper'); "
+        "print([each for each in sys.modules if each.startswith('barnabas.client') or each in ('rich', 'asyncio')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -14,7 +14,7 @@ def _interrupted(*_: str) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("arguments", [["broker", "server.properties"], ["topics", "--list"]], ids=["direct", "typer"])
+@pytest.mark.parametrize("arguments", [["broker", "server.properties"], ["topics", "--list"]], ids=["service", "tool"])
 def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:

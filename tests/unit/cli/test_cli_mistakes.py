@@ -92,3 +92,13 @@ def test_progress_is_shown_on_a_terminal_and_not_in_a_script(monkeypatch: pytest
         with _progress.telling("asking"):
             assert stream is not terminal or said.wait(60)
         assert stream.getvalue() == ("asking …\n" if stream is terminal else "")
+
+
+@pytest.mark.parametrize("action", ["--alter", "--create", "--describe"])
+def test_a_setting_is_not_removed_by_the_topics_tool(action: str) -> None:
+    code, line = run_tool(
+        "topics", "--bootstrap-server", "x:1", action, "--topic", "t", "--delete-config", "retention.ms"
+    )
+    assert code == 1
+    assert line.startswith('error: Option "[delete-config]" can\'t be used with option "[bootstrap-server]"')
+    assert "barnabas configs --alter" in line

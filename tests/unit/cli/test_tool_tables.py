@@ -4,8 +4,11 @@ import ast
 import inspect
 import itertools
 import shlex
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -13,7 +16,7 @@ import pytest
 
 from barnabas.cli._command import UsageError
 from barnabas.cli._help import tool_help
-from barnabas.cli.main import COMMANDS, load, module_of
+from barnabas.cli.main import COMMANDS, load
 from barnabas.cli.tool import (
     CLIENT,
     CLUSTER,
@@ -27,18 +30,11 @@ from barnabas.cli.tool import (
     texts_of,
 )
 
-TABLES = [name for name in COMMANDS if hasattr(module_of(name), "TOOL")]
-each_tool = pytest.mark.parametrize("name", TABLES)
+each_tool = pytest.mark.parametrize("name", COMMANDS)
 
 
 def parameters(action: Action) -> Iterator[str]:
     return (each for each in action.parameters if each not in (CLUSTER, CLIENT))
-
-
-def group_of(action: Action, parameter: str) -> Any:
-    """Return the dataclass that a parameter gathers options in, or None."""
-    kind = action.run.__annotations__.get(parameter)
-    return kind if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else None
 
 
 def unread(source: str) -> set[str]:
@@ -69,7 +65,7 @@ def test_each_option_and_argument_has_a_reader(name: str) -> None:
 @each_tool
 def test_fields_of_a_group_of_options_are_read_in_the_module(name: str) -> None:
     tool = load(name)
-    groups = {group for action in tool.actions for each in parameters(action) if (group := group_of(action, each))}
+    groups = {group for action in tool.actions for each in parameters(action) if (group := tool.group(action, each))}
     read = {
         node.attr
         for group in groups
@@ -91,7 +87,7 @@ def test_each_parameter_of_an_action_is_declared_with_its_type(name: str) -> Non
     declared |= {each.name: each for each in tool.arguments}
     for action in tool.actions:
         for parameter in parameters(action):
-            group = group_of(action, parameter)
+            group = tool.group(action, parameter)
             hints = get_type_hints(group or action.run)
             for each in group.__dataclass_fields__ if group else (parameter,):
                 option = declared[each.rstrip("_")]
@@ -171,20 +167,20 @@ def least(tool: Tool, action: Action) -> set[str]:
     return {*action.needs, *required, *(each.name for each in tool.arguments if each.required)}
 
 
-def given(tool: Tool, names: set[str]) -> Given:
-    words = [each.name for each in tool.arguments]
+def given(tool: Tool, action: Action, names: set[str]) -> Given:
+    words = [each.name for each in tool.arguments if action in tool.readers(each)]
     count = max((words.index(each) + 1 for each in names if each in words), default=0)
     return Given({each: ["x"] for each in names if each.startswith("-")}, words[:count])
 
 
 def error_of(tool: Tool, action: Action, names: set[str]) -> str:
     with pytest.raises(UsageError) as refused:
-        tool.check(action, given(tool, names))
+        tool.check(action, given(tool, action, names))
     return str(refused.value)
 
 
 def rules() -> Iterator[Any]:
-    for name in TABLES:
+    for name in COMMANDS:
         tool = load(name)
         for number, rule in enumerate(tool.rules):
             yield pytest.param(tool, tool.actions, rule, id=f"{name}-{number}")
@@ -225,6 +221,14 @@ def test_what_an_action_needs_is_declared_and_demanded(name: str) -> None:
     for action in tool.actions:
         assert {*action.needs, *action.ignores} <= known
         for need in action.needs:
-            said = error_of(tool, action, least(tool, action) - {need})
+            words = [each.name for each in tool.arguments]
+            after = words[words.index(need) :] if need in words else []
+            said = error_of(tool, action, least(tool, action) - {need, *after})
             what = next((each.what for each in tool.arguments if each.name == need and each.what), need)
             assert what.lstrip("-") in said
+
+
+def test_documents_of_the_tools_are_current() -> None:
+    script = Path(__file__).parents[3] / "scripts" / "generate_tools_doc.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.definition import Setting, Value, invalid
-from barnabas.base.config.definitions import reasons
 from barnabas.base.config.definitions.shorthand import BOOLEAN, GROUP, INT, MEDIUM, STRING
 from barnabas.base.config.validators import at_least, one_of
 from barnabas.base.errors import ConfigError
@@ -95,9 +94,9 @@ SETTINGS: Final = (
     _setting("consumer.heartbeat.interval.ms", 5_000, "Heartbeat interval of the members of the consumer group.",
              of_broker="group.consumer.heartbeat.interval.ms"),
     _setting("share.session.timeout.ms", 45_000, "Session timeout of the members of the share group.",
-             of_broker="group.share.session.timeout.ms", no_effect=reasons.SHARE),
+             of_broker="group.share.session.timeout.ms"),
     _setting("share.heartbeat.interval.ms", 5_000, "Heartbeat interval of the members of the share group.",
-             of_broker="group.share.heartbeat.interval.ms", no_effect=reasons.SHARE),
+             of_broker="group.share.heartbeat.interval.ms"),
     _setting("share.record.lock.duration.ms", 30_000,
              "How long a member of the share group holds a record that it has not acknowledged.",
              lowest=1_000, of_broker="group.share.record.lock.duration.ms"),
@@ -115,6 +114,10 @@ SETTINGS: Final = (
             "(read_committed)."),
     Setting("share.renew.acknowledge.enable", BOOLEAN, True, MEDIUM, None, GROUP,
             "Whether members of the share group may hold a record for longer (acknowledge type RENEW)."),
+    Setting("errors.deadletterqueue.topic.name", STRING, "", MEDIUM, None, GROUP,
+            "Topic to which records are copied that the share group gives up (KIP-1191); empty: they are not."),
+    Setting("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, MEDIUM, None, GROUP,
+            "Whether dead letters have the key and the value of the record, and not only headers that name it."),
 )
 # fmt: on
 
@@ -135,6 +138,8 @@ class GroupConfig:
     share_auto_offset_reset: OffsetReset = OffsetReset(OffsetResetKind.LATEST)
     share_isolation_level: str = READ_UNCOMMITTED
     share_renew_acknowledge_enable: bool = True
+    errors_deadletterqueue_topic_name: str = ""
+    errors_deadletterqueue_copy_record_enable: bool = False
 
 
 class _Bounds(NamedTuple):

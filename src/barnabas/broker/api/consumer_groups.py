@@ -65,14 +65,14 @@ class ConsumerGroupsApi:
             if request.include_authorized_operations and not group.error_code:
                 group.authorized_operations = self._context.authorized_operations(call, AclResourceType.GROUP, group_id)
             if not all(self._context.allows_topic(call, AclOperation.DESCRIBE, topic) for topic in _topics_of(group)):
-                group.error_code, group.error_message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS
+                group.error_code, group.error_message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, HIDDEN_TOPICS
                 group.members = []
             response.groups.append(group)
         return response
 
 
 #: Kafka 4's message.
-_HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
+HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def _topics_of(group: DescribedGroup) -> set[str]:

@@ -24,7 +24,7 @@ from barnabas.broker.groups.consumer_group import (
     ConsumerMember,
     MemberState,
 )
-from barnabas.broker.groups.group import Group, GroupEnvironment, Outcome, Requester
+from barnabas.broker.groups.group import Group, GroupEnvironment, Outcome, Requester, refuse_blank
 from barnabas.broker.groups.reconciliation import reconcile
 from barnabas.broker.groups.records import Partitions
 from barnabas.broker.groups.subscriptions import (
@@ -138,14 +138,14 @@ class ConsumerProtocol:
                 ErrorCode.UNSUPPORTED_VERSION,
                 "The consumer group protocol is not enabled, or not every broker of the cluster knows it.",
             )
-        _refuse_blank(request.group_id, "GroupId")
-        _refuse_blank(request.instance_id, "InstanceId")
-        _refuse_blank(request.rack_id, "RackId")
+        refuse_blank(request.group_id, "GroupId")
+        refuse_blank(request.instance_id, "InstanceId")
+        refuse_blank(request.rack_id, "RackId")
         epoch = request.member_epoch
         if epoch < LEAVING_STATIC_EPOCH:
             raise Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
         if epoch != JOINING_EPOCH or requester.api_version >= OWN_MEMBER_ID_FROM:
-            _refuse_blank(request.member_id, "MemberId")
+            refuse_blank(request.member_id, "MemberId")
         if epoch == LEAVING_STATIC_EPOCH and request.instance_id is None:
             raise Refused(ErrorCode.INVALID_REQUEST, "InstanceId can't be null.")
         if epoch == JOINING_EPOCH:
@@ -178,9 +178,8 @@ class ConsumerProtocol:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
         if group is None:
             return ConsumerGroup(group_id)
-        assert isinstance(group, ClassicGroup)
         settings = self._env.settings()
-        if not group.is_empty and not migration.may_upgrade(group, settings):
+        if not isinstance(group, ClassicGroup) or not (group.is_empty or migration.may_upgrade(group, settings)):
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         converted = migration.to_consumer(group, self._env.topics)
         out.records.extend(group.tombstones())
@@ -482,8 +481,3 @@ def _response_assignment(assigned: Partitions) -> Assignment:
 
 def _unless_none(value: str | None, otherwise: str | None) -> str | None:
     return otherwise if value is None else value
-
-
-def _refuse_blank(value: str | None, what: str) -> None:
-    if value is not None and not value.strip():
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{what} can't be empty.")

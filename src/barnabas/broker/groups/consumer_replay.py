@@ -1,13 +1,9 @@
-"""Replays the records of consumer groups. Their hard state changes nowhere else. Pure.
-
-A tombstone for something that does not exist is ignored: compaction may have removed the record to which it refers.
-"""
+"""Replays the records of consumer groups. Their hard state changes nowhere else. Pure."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from barnabas.base.errors import BrokenInvariant
 from barnabas.broker.groups.consumer_group import (
     LEAVING_EPOCH,
     ConsumerGroup,
@@ -15,29 +11,9 @@ from barnabas.broker.groups.consumer_group import (
     ResolvedRegex,
     TopicMetadata,
 )
-from barnabas.broker.groups.group import Group
+from barnabas.broker.groups.replay import Replays
 from barnabas.wire.messages import consumer_group_records as modern
 from barnabas.wire.messages.base import Record
-
-
-class ConsumerReplay:
-    def __init__(self, groups: dict[str, Group]) -> None:
-        self._groups = groups
-
-    def replay(self, key: Record, value: Record | None) -> None:
-        apply = _REPLAYS.get(type(key))
-        if apply is None:
-            raise BrokenInvariant(f"no replay for {type(key).__name__}")
-        group_id: str = getattr(key, "group_id")  # noqa: B009 - every key of a consumer group has one
-        group = self._groups.get(group_id)
-        if not isinstance(group, ConsumerGroup):
-            if value is None:
-                return
-            # Replace a simple group that offset records created, or a classic group that became a consumer group.
-            group = self._groups[group_id] = ConsumerGroup(group_id)
-        apply(group, key, value)
-        if value is None and isinstance(key, modern.ConsumerGroupMetadataKey):
-            del self._groups[group_id]
 
 
 def _metadata(
@@ -120,7 +96,7 @@ def _regular_expression(
         group.regexes[key.regular_expression] = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
 
 
-_REPLAYS: Final[dict[type[Record], Callable[[ConsumerGroup, Any, Any], None]]] = {
+_BY_KEY: Final[dict[type[Record], Callable[[ConsumerGroup, Any, Any], None]]] = {
     modern.ConsumerGroupMetadataKey: _metadata,
     modern.ConsumerGroupPartitionMetadataKey: _partition_metadata,
     modern.ConsumerGroupMemberMetadataKey: _member_metadata,
@@ -129,3 +105,5 @@ _REPLAYS: Final[dict[type[Record], Callable[[ConsumerGroup, Any, Any], None]]] =
     modern.ConsumerGroupCurrentMemberAssignmentKey: _current_assignment,
     modern.ConsumerGroupRegularExpressionKey: _regular_expression,
 }
+
+CONSUMER_REPLAYS: Final = Replays(ConsumerGroup, _BY_KEY, last=modern.ConsumerGroupMetadataKey)

@@ -19,11 +19,13 @@ from barnabas.broker.groups import metrics
 from barnabas.broker.groups.group import GroupEnvironment, Requester
 from barnabas.broker.groups.machine import GroupMachine
 from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.share_groups import ShareGroups
 from barnabas.broker.groups.subscriptions import MayDescribe
 from barnabas.broker.groups.topic_view import TopicView
 from barnabas.broker.runtime.coordinator import CoordinatorRuntime
 from barnabas.broker.runtime.machine import Marker, Producer, Reply, Result, Ticket
 from barnabas.broker.runtime.shard import ShardState
+from barnabas.broker.runtime.share_state import SharePersister
 from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataChange
 from barnabas.wire.messages import consumer_group_describe
@@ -68,6 +70,7 @@ class GroupCoordinator:
         consumer_protocol_enabled: Callable[[], bool],
         verify_transaction: VerifyTransaction,
         group_config: Callable[[str], GroupConfig],
+        share_persister: SharePersister,
         unique: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         metadata = self._metadata = context.metadata
@@ -90,8 +93,17 @@ class GroupCoordinator:
             now_ms=context.now_ms,
             timers=context.timers,
             spawn=context.spawn,
+            on_effect=lambda partition, message: self.share.carry_out(partition, message),
             answer_timeout_ms=lambda: context.config().offsets_commit_timeout_ms,
             on_loaded=metrics.load_time(context.registry),
+        )
+        #: Operations on share groups.
+        self.share = ShareGroups(
+            self._runtime,
+            share_persister,
+            partition_for=self.partition_for,
+            now_ms=context.now_ms,
+            spawn=context.spawn,
         )
         metrics.add_gauges(context.registry, self)
         self._unsubscribe = metadata.subscribe(self._metadata_changed)
@@ -255,5 +267,5 @@ class GroupCoordinator:
 
     def _metadata_changed(self, change: MetadataChange) -> None:
         deleted = {tp.topic for tp in change.deleted if self._metadata.topic(tp.topic) is None}
-        if deleted:
-            self._runtime.submit_all(lambda machine: machine.topics_deleted(deleted))
+        if deleted or change.deleted_ids:
+            self._runtime.submit_all(lambda machine: machine.topics_deleted(deleted, change.deleted_ids))

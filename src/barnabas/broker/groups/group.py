@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.base.config.group_config import GroupConfig
+from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.runtime.machine import CancelTimer, KeyValue, Result, SetTimer
 
@@ -17,6 +18,7 @@ class GroupType(Enum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,12 @@ class Requester(NamedTuple):
     #: The client's address as Kafka shows it: `/127.0.0.1`.
     client_host: str
     api_version: int
+
+
+def refuse_blank(value: str | None, what: str) -> None:
+    """Refuse a text of a request that is present, but empty."""
+    if value is not None and not value.strip():
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{what} can't be empty.")
 
 
 class Outcome(Result[Any]):
@@ -88,6 +96,7 @@ class GroupCounts:
     offset_deletion: Callable[[int], None] = _not_counted
     completed_rebalance: Callable[[int], None] = _not_counted
     consumer_group_rebalance: Callable[[int], None] = _not_counted
+    share_group_rebalance: Callable[[int], None] = _not_counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Final
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.groups.classic_group import DEAD, STABLE, ClassicGroup
-from barnabas.broker.groups.group import Group, GroupType
+from barnabas.broker.groups.group import Group
 from barnabas.broker.groups.offsets import Offsets, removed_in_batches
 from barnabas.broker.runtime.machine import KeyValue, Result
 from barnabas.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
@@ -42,7 +42,7 @@ def list_groups(groups: Mapping[str, Group], request: ListGroupsRequest) -> list
     return [
         ListedGroup(
             group_id=group.group_id,
-            protocol_type=(group.protocol_type or "") if isinstance(group, ClassicGroup) else GroupType.CONSUMER.value,
+            protocol_type=(group.protocol_type or "") if isinstance(group, ClassicGroup) else group.type.value,
             group_state=group.state_name(),
             group_type=group.type.value,
         )

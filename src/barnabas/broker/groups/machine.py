@@ -17,10 +17,14 @@ from barnabas.broker.groups.classic_group import DEAD, STABLE, ClassicGroup
 from barnabas.broker.groups.classic_member import NO_MEMBER_ID
 from barnabas.broker.groups.consumer import DOWNGRADED, MEMBER_TIMERS, ConsumerProtocol
 from barnabas.broker.groups.consumer_group import ConsumerGroup
-from barnabas.broker.groups.consumer_replay import ConsumerReplay
+from barnabas.broker.groups.consumer_replay import CONSUMER_REPLAYS
 from barnabas.broker.groups.group import Group, GroupEnvironment, Outcome, Requester
 from barnabas.broker.groups.offset_store import OffsetCommit, OffsetStore
 from barnabas.broker.groups.offsets import Offsets
+from barnabas.broker.groups.replay import GroupReplay
+from barnabas.broker.groups.share import SHARE_SESSION, ShareProtocol
+from barnabas.broker.groups.share_group import ShareGroup
+from barnabas.broker.groups.share_replay import SHARE_REPLAYS
 from barnabas.broker.groups.subscriptions import MayDescribe
 from barnabas.broker.runtime.machine import Marker, ReplayedRecord, Result, Ticket
 from barnabas.wire.messages import consumer_group_describe
@@ -56,16 +60,20 @@ class GroupMachine:
 
     def __init__(self, env: GroupEnvironment) -> None:
         self._env = env
-        #: Groups of both kinds by id.
+        #: Groups of all kinds by id.
         self.groups: dict[str, Group] = {}
         self.store = OffsetStore()
         self._classic = ClassicProtocol(self.groups, env)
         self._consumer = ConsumerProtocol(self.groups, env)
+        #: Operations on share groups.
+        self.share = ShareProtocol(self.groups, env)
         self._classic_members = ClassicMembers(self._consumer, env)
-        self._consumer_replay = ConsumerReplay(self.groups)
+        self._replay_group = GroupReplay(self.groups, (CONSUMER_REPLAYS, SHARE_REPLAYS)).replay
         self._offsets = Offsets(self.groups, self.store, self._classic, env)
         #: Deleted topics whose offsets must still be removed, in batches.
         self._forgotten: set[str] = set()
+        #: Ids of deleted topics that the records of share groups may still name.
+        self._forgotten_ids: set[bytes] = set()
 
     # -- classic groups ------------------------------------------------------------------------------------------------
 
@@ -86,6 +94,10 @@ class GroupMachine:
                     [*group.tombstones(), empty.record({})],
                     then=lambda: self._classic.join(request, requester, ticket, Outcome(), now_ms),
                 )
+        elif isinstance(group, ShareGroup):
+            return Outcome().result(
+                JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=NO_MEMBER_ID)
+            )
         return self._classic.join(request, requester, ticket, Outcome(), now_ms)
 
     def join_abandoned(self, group_id: str, is_abandoned: Callable[[Ticket], bool], now_ms: int) -> Result[None]:
@@ -177,8 +189,9 @@ class GroupMachine:
     def delete_groups(self, group_ids: list[str]) -> Result[DeleteGroupsResponse]:
         return inspection.delete_groups(self.groups, self._offsets, group_ids)
 
-    def topics_deleted(self, topics: Iterable[str]) -> Result[None]:
+    def topics_deleted(self, topics: Iterable[str], topic_ids: Iterable[bytes] = ()) -> Result[None]:
         self._forgotten.update(topics)
+        self._forgotten_ids.update(topic_ids)
         return self._forget_topics()
 
     def _forget_topics(self) -> Result[None]:
@@ -188,11 +201,13 @@ class GroupMachine:
             name for name in self._forgotten if topics.partition_count(name) == 0
         }  # a topic may exist again
         out = Outcome()
+        self.share.forget_topics(self._forgotten_ids, out)
         self._offsets.forget_topics(sorted(self._forgotten), out)
         if out.records:
             out.set_timer((FORGET_TOPICS,), 0)
         else:
             self._forgotten.clear()
+            self._forgotten_ids.clear()
         return out.result()
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -216,7 +231,7 @@ class GroupMachine:
             assert value is None or isinstance(value, GroupMetadataValue)
             self._replay_classic_group(key.group, value, record.timestamp_ms)
         else:
-            self._consumer_replay.replay(key, value)
+            self._replay_group(key, value)
 
     def _replay_offset(self, commit: OffsetCommit, record: ReplayedRecord) -> None:
         group_id = commit.group_id
@@ -246,6 +261,8 @@ class GroupMachine:
                 self._classic.loaded(group, out, now_ms)
             elif isinstance(group, ConsumerGroup):
                 self._consumer.loaded(group, out)
+            elif isinstance(group, ShareGroup):
+                self.share.loaded(group, out)
         out.set_timer((CHECK_OFFSETS,), self._env.settings().offsets_retention_check_interval_ms)
         return out.result()
 
@@ -269,6 +286,8 @@ class GroupMachine:
                 self._classic_timer_fired(what, group, rest[1:], out, now_ms)
             elif isinstance(group, ConsumerGroup) and what in MEMBER_TIMERS:
                 self._consumer.timer_fired(what, group, rest[1], out, now_ms)
+            elif isinstance(group, ShareGroup) and what == SHARE_SESSION:
+                self.share.session_expired(group, rest[1], out)
         return out.result()
 
     def _classic_timer_fired(

@@ -11,6 +11,7 @@ from barnabas.base.metrics.registry import Registry
 from barnabas.broker.groups.classic_group import GroupState
 from barnabas.broker.groups.consumer_group import ConsumerGroupState
 from barnabas.broker.groups.group import GroupCounts, GroupType
+from barnabas.broker.groups.share_group import ShareGroupState
 from barnabas.broker.runtime.shard import ShardState
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def group_counts(registry: Registry) -> GroupCounts:
         ),
         consumer_group_rebalance=counter(
             "consumer_group_rebalance", "Rebalances of consumer groups, as consumer-group-rebalance-count."
+        ),
+        share_group_rebalance=counter(
+            "share_group_rebalance", "Rebalances of share groups, as share-group-rebalance-count."
         ),
     )
 
@@ -87,6 +91,13 @@ def add_gauges(registry: Registry, coordinator: CountedGroups) -> None:
             "Consumer groups by their state, as consumer-group-count.",
             partial(groups, GroupType.CONSUMER, consumer_state.value),
             state=consumer_state.value.lower(),
+        )
+    for share_state in ShareGroupState:
+        registry.gauge(
+            "kafka_server_group_coordinator_share_group_count",
+            "Share groups by their state, as share-group-count.",
+            partial(groups, GroupType.SHARE, share_state.value),
+            state=share_state.value.lower(),
         )
     for shard_state in (ShardState.LOADING, ShardState.ACTIVE, ShardState.FAILED):
         registry.gauge(

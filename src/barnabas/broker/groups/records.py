@@ -1,8 +1,8 @@
 """Keys and values of `__consumer_offsets`, byte for byte as Kafka writes them.
 
 A key begins with its version, which is the type of the record: 0 and 1 are a committed offset, 2 a classic group, 3 to 8 a
-consumer group (KIP-848), 16 the topics that a regular expression matched. 9 to 15 are share groups, which this broker does not
-store.
+consumer group (KIP-848), 10 to 15 a share group (KIP-932), 16 the topics that a regular expression matched. 9 was of a share
+group in previews of Kafka 4.1.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +15,7 @@ from barnabas.broker.groups.offset_store import OffsetCommit
 from barnabas.broker.runtime.machine import KeyValue
 from barnabas.wire import codec
 from barnabas.wire.messages import consumer_group_records as modern
+from barnabas.wire.messages import share_group_records as share
 from barnabas.wire.messages.base import Record
 from barnabas.wire.messages.offsets_topic import (
     GroupMetadataKey,
@@ -43,8 +44,17 @@ _TYPES: Final[dict[int, tuple[type[Record], type[Record]]]] = {
     6: (modern.ConsumerGroupTargetAssignmentMetadataKey, modern.ConsumerGroupTargetAssignmentMetadataValue),
     7: (modern.ConsumerGroupTargetAssignmentMemberKey, modern.ConsumerGroupTargetAssignmentMemberValue),
     8: (modern.ConsumerGroupCurrentMemberAssignmentKey, modern.ConsumerGroupCurrentMemberAssignmentValue),
+    10: (share.ShareGroupMemberMetadataKey, share.ShareGroupMemberMetadataValue),
+    11: (share.ShareGroupMetadataKey, share.ShareGroupMetadataValue),
+    12: (share.ShareGroupTargetAssignmentMetadataKey, share.ShareGroupTargetAssignmentMetadataValue),
+    13: (share.ShareGroupTargetAssignmentMemberKey, share.ShareGroupTargetAssignmentMemberValue),
+    14: (share.ShareGroupCurrentMemberAssignmentKey, share.ShareGroupCurrentMemberAssignmentValue),
+    15: (share.ShareGroupStatePartitionMetadataKey, share.ShareGroupStatePartitionMetadataValue),
     16: (modern.ConsumerGroupRegularExpressionKey, modern.ConsumerGroupRegularExpressionValue),
 }
+
+#: Types of records of share groups.
+_SHARE: Final = range(10, 16)
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -81,7 +91,13 @@ def decode(record: KeyValue) -> Entry | None:
     key, _ = codec.decode_versioned(types[0], record.key)
     if record.value is None:
         return Entry(key, None)
-    value, _ = codec.decode_versioned(types[1], record.value)
+    try:
+        value, _ = codec.decode_versioned(types[1], record.value)
+    except Malformed:
+        if types[0].MIN_VERSION in _SHARE:
+            # The previews of share groups in Kafka 3.9 and 4.0 wrote fewer fields. Kafka cannot upgrade those groups either.
+            return None
+        raise
     return Entry(key, value)
 
 
@@ -241,3 +257,74 @@ def _topic_partitions(partitions: Partitions) -> list[modern.TopicPartitions]:
         modern.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
         for topic_id, numbers in partitions.items()
     ]
+
+
+# -- share groups ------------------------------------------------------------------------------------------------------
+
+
+def share_member_metadata(group_id: str, member_id: str, value: share.ShareGroupMemberMetadataValue) -> KeyValue:
+    return _pair(share.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 10, value)
+
+
+def share_member_metadata_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(share.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 10)
+
+
+def share_group_epoch(group_id: str, epoch: int, *, metadata_hash: int) -> KeyValue:
+    value = share.ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+    return _pair(share.ShareGroupMetadataKey(group_id=group_id), 11, value)
+
+
+def share_group_epoch_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(share.ShareGroupMetadataKey(group_id=group_id), 11)
+
+
+def share_target_epoch(group_id: str, epoch: int) -> KeyValue:
+    value = share.ShareGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+    return _pair(share.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), 12, value)
+
+
+def share_target_epoch_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(share.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), 12)
+
+
+def share_target_assignment(group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
+    value = share.ShareGroupTargetAssignmentMemberValue(
+        topic_partitions=[
+            share.TopicPartition(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in partitions.items()
+        ]
+    )
+    return _pair(share.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 13, value)
+
+
+def share_target_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(share.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 13)
+
+
+def share_current_assignment(
+    group_id: str, member_id: str, *, member_epoch: int, previous_member_epoch: int, assigned: Partitions
+) -> KeyValue:
+    """The state of a member is always 0, stable: it needs no partition that another member must give up first."""
+    value = share.ShareGroupCurrentMemberAssignmentValue(
+        member_epoch=member_epoch,
+        previous_member_epoch=previous_member_epoch,
+        state=0,
+        assigned_partitions=[
+            share.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in assigned.items()
+        ],
+    )
+    return _pair(share.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 14, value)
+
+
+def share_current_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(share.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 14)
+
+
+def share_state_topics(group_id: str, value: share.ShareGroupStatePartitionMetadataValue) -> KeyValue:
+    return _pair(share.ShareGroupStatePartitionMetadataKey(group_id=group_id), 15, value)
+
+
+def share_state_topics_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(share.ShareGroupStatePartitionMetadataKey(group_id=group_id), 15)

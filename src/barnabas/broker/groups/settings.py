@@ -60,6 +60,9 @@ class GroupSettings:
     migration_policy: MigrationPolicy = setting(
         "group.consumer.migration.policy", lambda name: MigrationPolicy(name.lower())
     )
+    share_max_size: int = setting("group.share.max.size")
+    #: When to ask again for the state of a share partition if no answer came.
+    share_initialize_retry_ms: int = setting("group.share.initialize.retry.interval.ms")
     topic_partitions: int = setting("offsets.topic.num.partitions")
     topic_replication_factor: int = setting("offsets.topic.replication.factor")
     topic_segment_bytes: int = setting("offsets.topic.segment.bytes")

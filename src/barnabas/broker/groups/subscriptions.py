@@ -69,7 +69,11 @@ def existing_topics(
     topics: Topics,
 ) -> dict[str, TopicMetadata]:
     """Return the topics to which the members subscribe and which exist."""
-    names = {name for member in members for name in group.topics_of(member, regexes)}
+    return topics_named({name for member in members for name in group.topics_of(member, regexes)}, topics)
+
+
+def topics_named(names: Iterable[str], topics: Topics) -> dict[str, TopicMetadata]:
+    """Return those of the topics that exist."""
     found: dict[str, TopicMetadata] = {}
     for name in sorted(names):
         topic_id = topics.topic_id(name)

@@ -7,7 +7,9 @@ from barnabas.broker.api.consumer_groups import ConsumerGroupsApi
 from barnabas.broker.api.group_admin import GroupAdminApi
 from barnabas.broker.api.group_offsets import GroupOffsetsApi
 from barnabas.broker.api.groups import GroupsApi
+from barnabas.broker.api.share_groups import ShareGroupsApi
 from barnabas.broker.groups.coordinator import GroupCoordinator, VerifyTransaction
+from barnabas.broker.runtime.share_state import SharePersister
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
 
@@ -24,6 +26,7 @@ def assemble(
     *,
     consumer_protocol_enabled: Callable[[], bool],
     verify_transaction: VerifyTransaction,
+    share_persister: SharePersister,
 ) -> GroupParts:
     """Return the parts, and set `context.groups`."""
     coordinator = context.groups = GroupCoordinator(
@@ -31,6 +34,7 @@ def assemble(
         consumer_protocol_enabled=consumer_protocol_enabled,
         verify_transaction=verify_transaction,
         group_config=context.dynamic.group_config,
+        share_persister=share_persister,
     )
-    families = (GroupsApi, GroupOffsetsApi, GroupAdminApi, ConsumerGroupsApi)
+    families = (GroupsApi, GroupOffsetsApi, GroupAdminApi, ConsumerGroupsApi, ShareGroupsApi)
     return GroupParts(coordinator, [family(context, coordinator) for family in families])

@@ -6,29 +6,25 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
-
-import typer
+from typing import Final, TypeVar
 
 from barnabas.base.errors import BarnabasError
 from barnabas.broker.zookeeper_client.open_znodes import find_open
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
-from barnabas.cli._command import UsageError
+from barnabas.cli._command import UsageError, complain
 from barnabas.cli._connection import options, run
 from barnabas.cli._json_files import parse_json
 from barnabas.cli._output import say
-from barnabas.cli._tool import CommandConfig
 from barnabas.cli._zookeeper_settings import session_settings, warn_of_open
 from barnabas.cli.backup import brokers, plan, znodes
 from barnabas.cli.backup.document import Coder, Document, counts, from_json, to_json
+from barnabas.cli.tool import BOOTSTRAP, COMMAND_CONFIG, Argument, Option, Tool, at_least_one, needs
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.config import ClientConfig
 from barnabas.wire.auth.password_encoder import PasswordEncoder
 
 #: Means standard output, or standard input.
@@ -36,11 +32,6 @@ _STANDARD: Final = "-"
 _CIPHER: Final = "AES/GCM/NoPadding"
 _ITERATIONS: Final = 300_000
 T = TypeVar("T")
-
-
-class Action(StrEnum):
-    BACKUP = "backup"
-    RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,92 +42,113 @@ class Ways:
     session: ZooKeeperSession | None
 
 
-def command(
-    action: Annotated[Action, typer.Argument(help="backup writes the file; restore reads it.")],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The backup; - is standard output, or input.")],
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-server",
-            metavar="HOST:PORT[,…]",
-            envvar="BARNABAS_BOOTSTRAP_SERVER",
-            help="Read and write through brokers: no topic ids, no SCRAM verifiers; --offsets needs it.",
-        ),
-    ] = None,
-    command_config: CommandConfig = None,
-    zookeeper: Annotated[
-        str | None,
-        typer.Option("--zookeeper", metavar="HOST:PORT[/PATH]", help="Read and write znodes: all but offsets."),
-    ] = None,
-    zookeeper_config: Annotated[
-        str | None,
-        typer.Option("--zookeeper-config", metavar="FILE", help="A broker's file, for how it reaches ZooKeeper."),
-    ] = None,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Also what groups have committed.")] = False,
-    secret_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--secret-file", metavar="FILE", help="Encrypt or decrypt SCRAM verifiers with the secret in this file."
-        ),
-    ] = None,
-    without_scram: Annotated[bool, typer.Option("--without-scram", help="Leave SCRAM verifiers out.")] = False,
-    spread: Annotated[
-        bool, typer.Option("--spread", help="restore: let the cluster place replicas; else as they were.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="restore: say what would be done, and do nothing.")
-    ] = False,
-) -> None:
-    """Keep a cluster's metadata in a file, and restore it into an empty cluster.
+def _secret(file: str) -> PasswordEncoder:
+    try:
+        text = Path(file).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"--secret-file: cannot read {file}: {error.strerror}") from None
+    if not text:
+        raise UsageError(f"--secret-file: {file} is empty")
+    return PasswordEncoder(text, cipher=_CIPHER, key_bits=256, iterations=_ITERATIONS)
 
-    Saves topics with their settings and partitions, dynamic settings of brokers, quotas, SCRAM verifiers, ACLs, and with
-    `--offsets` the committed offsets of groups. It saves no records and no delegation tokens. `restore` adds what the cluster
-    lacks: run it again if it was interrupted.
-    """
-    if bootstrap_server is None and zookeeper is None:
-        raise UsageError("say where the cluster is: --zookeeper HOST:PORT, --bootstrap-server HOST:PORT, or both")
-    if offsets and bootstrap_server is None:
-        raise UsageError("--offsets needs --bootstrap-server: groups live in brokers")
-    if action is Action.BACKUP and (spread or dry_run):
-        raise UsageError("--spread and --dry-run belong to restore")
-    secret = _secret(secret_file)
-    client = options(bootstrap_server, command_config) if bootstrap_server is not None else None
-    config = session_settings(zookeeper, zookeeper_config, creates=True) if zookeeper is not None else None
-    if action is Action.BACKUP:
-        document = _through(client, config, lambda ways: _read(ways, offsets=offsets))
-        if without_scram:
-            document.scram = {}
-        _write(
-            file, json.dumps(to_json(document, secret.encode if secret else None), indent=2, ensure_ascii=False) + "\n"
-        )
-        tell = say if file != _STANDARD else _aside
-        tell(f"{counts(document)}" + (f" in {file}" if file != _STANDARD else ""))
-        for each in document.left_out:
-            tell(f"left out: {each}")
-        return
+
+TOOL = Tool(
+    note="See [operating](operating.md#backup-of-metadata).",
+    about="""Saves topics with their settings and partitions, dynamic settings of brokers, quotas, SCRAM verifiers, ACLs, and
+    with --offsets the committed offsets of groups. It saves no records and no delegation tokens. `restore` adds what the
+    cluster lacks: run it again if it was interrupted.""",
+    arguments=(Argument("file", "The backup; - is standard output, or input.", metavar="FILE", what="a file"),),
+    options=(
+        replace(
+            BOOTSTRAP, help="Read and write through brokers: no topic ids, no SCRAM verifiers; --offsets needs it."
+        ),
+        COMMAND_CONFIG,
+        Option("--zookeeper", "Read and write znodes: all but offsets.", metavar="HOST:PORT[/PATH]"),
+        Option("--zookeeper-config", "A broker's file, for how it reaches ZooKeeper.", metavar="FILE"),
+        Option("--offsets", "Also what groups have committed.", bool),
+        Option(
+            "--secret-file",
+            "Encrypt or decrypt SCRAM verifiers with the secret in this file.",
+            _secret,
+            metavar="FILE",
+            name="secret",
+        ),
+        Option("--without-scram", "Leave SCRAM verifiers out.", bool),
+        Option("--spread", "Let the cluster place replicas; else as they were.", bool),
+        Option("--dry-run", "Say what would be done, and do nothing.", bool),
+    ),
+    rules=(
+        needs("--offsets", "--bootstrap-server", says="--offsets needs --bootstrap-server: groups live in brokers"),
+        at_least_one(
+            "--bootstrap-server",
+            "--zookeeper",
+            says="say where the cluster is: --zookeeper HOST:PORT, --bootstrap-server HOST:PORT, or both",
+        ),
+    ),
+    examples=(
+        "barnabas metadata backup cluster.json --zookeeper localhost:2181 --secret-file secret",
+        "barnabas metadata restore cluster.json --zookeeper localhost:2182 --dry-run",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the cluster is."""
+
+    bootstrap_server: str | None
+    command_config: str | None
+    zookeeper: str | None
+    zookeeper_config: str | None
+
+    def session(self) -> SessionConfig | None:
+        return session_settings(self.zookeeper, self.zookeeper_config, creates=True) if self.zookeeper else None
+
+    def through(self, config: SessionConfig | None, body: Callable[[Ways], Coroutine[None, None, T]]) -> T:
+        client = options(self.bootstrap_server, self.command_config) if self.bootstrap_server is not None else None
+
+        async def reach(cluster: AsyncClient | None) -> T:
+            if config is None:
+                return await body(Ways(cluster, None))
+            async with znodes.session_with(config) as session:
+                return await body(Ways(cluster, session))
+
+        return run(client, reach) if client is not None else asyncio.run(reach(None))
+
+
+@TOOL.action("backup", "Keep a cluster's metadata in a file.", needs=("file",))
+def _backup(file: str, place: Place, offsets: bool, secret: PasswordEncoder | None, without_scram: bool) -> None:
+    document = place.through(place.session(), lambda ways: _read(ways, offsets=offsets))
+    if without_scram:
+        document.scram = {}
+    _write(file, json.dumps(to_json(document, secret.encode if secret else None), indent=2, ensure_ascii=False) + "\n")
+    tell = say if file != _STANDARD else complain
+    tell(f"{counts(document)}" + (f" in {file}" if file != _STANDARD else ""))
+    for each in document.left_out:
+        tell(f"left out: {each}")
+
+
+@TOOL.action("restore", "Restore it into an empty cluster.", needs=("file",))
+def _restore_file(
+    file: str,
+    place: Place,
+    offsets: bool,
+    secret: PasswordEncoder | None,
+    without_scram: bool,
+    spread: bool,
+    dry_run: bool,
+) -> int:
     wanted = _load(file, secret.decode if secret else None, without_scram=without_scram)
+    config = place.session()
 
     async def restore(ways: Ways) -> bool:
         done = await _restore(ways, wanted, offsets=offsets, spread=spread, dry_run=dry_run)
         if ways.session is not None and config is not None and (config.secure_acls or wanted.scram) and not dry_run:
             found = await find_open(ways.session)
-            warn_of_open(found, config, zookeeper or "", zookeeper_config, option="--zookeeper-config")
+            warn_of_open(found, config, place.zookeeper or "", place.zookeeper_config, option="--zookeeper-config")
         return done
 
-    if not _through(client, config, restore):
-        raise typer.Exit(1)
-
-
-def _through(
-    client: ClientConfig | None, config: SessionConfig | None, body: Callable[[Ways], Coroutine[None, None, T]]
-) -> T:
-    async def reach(cluster: AsyncClient | None) -> T:
-        if config is None:
-            return await body(Ways(cluster, None))
-        async with znodes.session_with(config) as session:
-            return await body(Ways(cluster, session))
-
-    return run(client, reach) if client is not None else asyncio.run(reach(None))
+    return int(not place.through(config, restore))
 
 
 async def _read(ways: Ways, *, offsets: bool) -> Document:
@@ -207,18 +219,6 @@ async def _carry_out(steps: list[plan.Step]) -> bool:
     return not failed
 
 
-def _secret(file: Path | None) -> PasswordEncoder | None:
-    if file is None:
-        return None
-    try:
-        text = file.read_text().strip()
-    except OSError as error:
-        raise UsageError(f"--secret-file: cannot read {file}: {error.strerror}") from None
-    if not text:
-        raise UsageError(f"--secret-file: {file} is empty")
-    return PasswordEncoder(text, cipher=_CIPHER, key_bits=256, iterations=_ITERATIONS)
-
-
 def _load(file: str, unseal: Coder | None, *, without_scram: bool) -> Document:
     try:
         text = sys.stdin.read() if file == _STANDARD else Path(file).read_text(encoding="utf-8")
@@ -248,7 +248,3 @@ def _write(file: str, text: str) -> None:
                 raise
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from None
-
-
-def _aside(line: str) -> None:
-    sys.stderr.write(line + "\n")

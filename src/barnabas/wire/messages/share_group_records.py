@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: share groups of KIP-932."""
+"""Records of `__consumer_offsets`: share groups (KIP-932), as of Kafka 4.1."""
 
 from typing import ClassVar
 
@@ -64,34 +64,8 @@ class ShareGroupMetadataValue(Record):
     FLEXIBLE_FROM: ClassVar[int] = 0
 
     epoch: int = wire("int32", "0+")
-
-
-class ShareGroupPartitionMetadataKey(Record):
-    MIN_VERSION: ClassVar[int] = 9
-    MAX_VERSION: ClassVar[int] = 9
-    FLEXIBLE_FROM: ClassVar[int] = 10
-
-    group_id: str = wire("string", "9+")
-
-
-class PartitionMetadata(Message):
-    partition: int = wire("int32", "0+")
-    racks: list[str] = array("string", "0+")
-
-
-class TopicMetadata(Message):
-    topic_id: bytes = wire("uuid", "0+")
-    topic_name: str = wire("string", "0+")
-    num_partitions: int = wire("int32", "0+")
-    partition_metadata: list[PartitionMetadata] = array(PartitionMetadata, "0+")
-
-
-class ShareGroupPartitionMetadataValue(Record):
-    MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 0
-    FLEXIBLE_FROM: ClassVar[int] = 0
-
-    topics: list[TopicMetadata] = array(TopicMetadata, "0+")
+    #: Changes when the topics do to which the members subscribe.
+    metadata_hash: int = wire("int64", "0+")
 
 
 class ShareGroupStatePartitionMetadataKey(Record):
@@ -118,6 +92,7 @@ class ShareGroupStatePartitionMetadataValue(Record):
     MAX_VERSION: ClassVar[int] = 0
     FLEXIBLE_FROM: ClassVar[int] = 0
 
+    initializing_topics: list[TopicPartitionsInfo] = array(TopicPartitionsInfo, "0+")
     initialized_topics: list[TopicPartitionsInfo] = array(TopicPartitionsInfo, "0+")
     deleting_topics: list[TopicInfo] = array(TopicInfo, "0+")
 

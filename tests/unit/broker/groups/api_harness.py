@@ -31,6 +31,7 @@ from barnabas.wire.messages.update_metadata import (
 from barnabas.wire.versions import api_of
 from tests.manual_time import ManualClock, ManualTimers
 from tests.memory_log import MemoryLog
+from tests.support.memory_persister import MemoryPersister
 
 R = TypeVar("R", bound=ApiMessage)
 
@@ -106,7 +107,10 @@ class FakeBroker:
             broker_epoch=unused,
             auto_create=unused,
             authorizer=self.rules,
+            share_groups_on=lambda: self.share_groups_on,
         )
+        self.share_groups_on = True
+        self.persister = MemoryPersister()
         self.verified: list[object] = []
         self.guard = object()
         self.verification_error: ErrorCode | None = None
@@ -125,6 +129,7 @@ class FakeBroker:
             ),
             consumer_protocol_enabled=lambda: True,
             verify_transaction=self._verify,
+            share_persister=self.persister,
         )
         self.coordinator = parts.coordinator
         families = [

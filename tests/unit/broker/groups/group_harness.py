@@ -18,6 +18,7 @@ from barnabas.broker.runtime.machine import (
     ReplayedRecord,
     Respond,
     Result,
+    SendToDriver,
     SetTimer,
     Ticket,
 )
@@ -87,6 +88,8 @@ class Harness:
         self.timers: dict[object, tuple[int, int]] = {}
         self.answers: dict[Ticket, Any] = {}
         self.issued: list[Ticket] = []
+        #: Messages to the driver, in order.
+        self.sent: list[object] = []
         self._timers_set = 0
         self._ids = 0
         self.machine = self.new_machine()
@@ -145,6 +148,9 @@ class Harness:
             elif isinstance(effect, Respond):
                 assert effect.ticket not in self.answers, "answered twice"
                 self.answers[effect.ticket] = effect.response
+            else:
+                assert isinstance(effect, SendToDriver)
+                self.sent.append(effect.message)
         if ticket is not None and result.response is not None:
             assert ticket not in self.answers, "answered twice"
             self.answers[ticket] = result.response

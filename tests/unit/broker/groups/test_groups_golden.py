@@ -116,9 +116,15 @@ def test_least_integer_belongs_to_partition_0() -> None:
     assert partition_of("polygenelubricants", 50) == 0
 
 
-def test_unknown_record_types_are_skipped_and_garbage_is_not() -> None:
+def test_records_of_share_groups_in_the_preview_of_kafka_39_are_skipped() -> None:
     share_group_key = (11).to_bytes(2, "big") + b"\x00\x01g"
-    assert records.decode(KeyValue(share_group_key, b"")) is None
+    epoch_without_hash = b"\x00\x00" + (7).to_bytes(4, "big") + b"\x00"
+    assert records.decode(KeyValue(share_group_key, epoch_without_hash)) is None
+
+
+def test_unknown_record_types_are_skipped_and_garbage_is_not() -> None:
+    streams_group_key = (17).to_bytes(2, "big") + b"\x00\x01g"
+    assert records.decode(KeyValue(streams_group_key, b"")) is None
     with pytest.raises(Malformed):
         records.decode(KeyValue(b"\x00", None))
     with pytest.raises(Malformed):

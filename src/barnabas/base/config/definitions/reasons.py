@@ -19,7 +19,6 @@ NEWCOORD = "there is one group coordinator, and it serves every protocol that is
 REVOCATION = "certificate revocation is not checked"
 PRINCIPAL = "principals are built as Kafka's default builder does"
 KERBEROS = "GSSAPI is not supported"
-SHARE = "share groups are not served yet"
 SHARE_ENABLE = "the feature share.version says whether share groups are served"
 SHARE_GROUPS = "Kafka 4 has no limit of share groups"
 MOVES = "each move is a task of the event loop; replica.alter.log.dirs.io.max.bytes.per.second bounds them together"

@@ -4,7 +4,7 @@ from typing import Final
 
 from barnabas.base.config.definition import Setting
 from barnabas.base.config.definitions import reasons
-from barnabas.base.config.definitions.shorthand import BOOLEAN, INT, LOW, MEDIUM, READ_ONLY, SHORT
+from barnabas.base.config.definitions.shorthand import BOOLEAN, CLUSTER_WIDE, INT, LOW, MEDIUM, READ_ONLY, SHORT, STRING
 from barnabas.base.config.units import HOUR_MS, MINUTE_MS
 from barnabas.base.config.validators import at_least, between
 
@@ -12,25 +12,19 @@ from barnabas.base.config.validators import at_least, between
 # fmt: off
 SETTINGS: Final = (
     Setting("group.share.session.timeout.ms", INT, 45_000, MEDIUM, at_least(1), READ_ONLY,
-            "Session timeout of members of share groups (KIP-932).",
-            no_effect=reasons.SHARE),
+            "Session timeout of members of share groups (KIP-932)."),
     Setting("group.share.min.session.timeout.ms", INT, 45_000, MEDIUM, at_least(1), READ_ONLY,
-            "Shortest session timeout that a share group may be given.",
-            no_effect=reasons.SHARE),
+            "Shortest session timeout that a share group may be given."),
     Setting("group.share.max.session.timeout.ms", INT, MINUTE_MS, MEDIUM, at_least(1), READ_ONLY,
-            "Longest session timeout that a share group may be given.",
-            no_effect=reasons.SHARE),
+            "Longest session timeout that a share group may be given."),
     Setting("group.share.heartbeat.interval.ms", INT, 5_000, MEDIUM, at_least(1), READ_ONLY,
-            "Heartbeat interval of members of share groups.",
-            no_effect=reasons.SHARE),
+            "Heartbeat interval of members of share groups."),
     Setting("group.share.min.heartbeat.interval.ms", INT, 5_000, MEDIUM, at_least(1), READ_ONLY,
-            "Shortest heartbeat interval that a share group may be given.",
-            no_effect=reasons.SHARE),
+            "Shortest heartbeat interval that a share group may be given."),
     Setting("group.share.max.heartbeat.interval.ms", INT, 15_000, MEDIUM, at_least(1), READ_ONLY,
-            "Longest heartbeat interval that a share group may be given.",
-            no_effect=reasons.SHARE),
+            "Longest heartbeat interval that a share group may be given."),
     Setting("group.share.max.size", INT, 200, MEDIUM, between(1, 1_000), READ_ONLY,
-            "Members that a share group may have.", no_effect=reasons.SHARE),
+            "Members that a share group may have."),
     Setting("group.share.enable", BOOLEAN, False, MEDIUM, None, READ_ONLY,
             "Whether Kafka 3.9 serves its preview of share groups.", internal=True, no_effect=reasons.SHARE_ENABLE),
     Setting("group.share.max.groups", SHORT, 10, MEDIUM, between(1, 100), READ_ONLY,
@@ -55,8 +49,12 @@ SETTINGS: Final = (
             "Highest limit of held records that a share group may be given."),
     Setting("group.share.max.share.sessions", INT, 2_000, MEDIUM, between(1, 10_000), READ_ONLY,
             "Share sessions that a broker keeps. A member has one with each broker that it fetches from."),
+    Setting("errors.deadletterqueue.auto.create.topics.enable", BOOLEAN, False, MEDIUM, None, CLUSTER_WIDE,
+            "Whether the dead-letter topic of a share group is created when the first record goes there."),
+    Setting("errors.deadletterqueue.topic.name.prefix", STRING, "dlq.", MEDIUM, None, CLUSTER_WIDE,
+            "Beginning of the names of dead-letter topics; empty: every topic that allows it can be one."),
     Setting("group.share.initialize.retry.interval.ms", INT, 30_000, LOW, at_least(1), READ_ONLY,
             "When a group coordinator asks again for the initial state of a share partition that a share coordinator did not "
-            "confirm.", internal=True, no_effect=reasons.SHARE),
+            "confirm.", internal=True),
 )
 # fmt: on
