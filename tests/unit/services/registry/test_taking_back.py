@@ -17,7 +17,7 @@ from barnabas.services.registry.store import Store
 
 
 class RecreatedLog(SchemaLog):
-    """The topic is created again after each append: what was appended is never read."""
+    """The topic is created again after each append: no appended record is ever read."""
 
     async def append(self, written: Sequence[Record]) -> int:
         return self.position + len(written)
