@@ -434,8 +434,10 @@ def measure(target: Target, run: Run, count: int) -> float:
 
 def main(options: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench requests", description=__doc__)
-    parser.add_argument("--commit", default=str(Path(__file__).parent.parent), help="what is measured: this checkout")
-    parser.add_argument("--former", default="a40f1036", help="what it is compared with: a commit, or a checkout")
+    parser.add_argument(
+        "--commit", default=str(Path(__file__).parent.parent), help="the commit or the checkout to measure"
+    )
+    parser.add_argument("--former", default="a40f1036", help="the commit or the checkout to compare with")
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], help="shapes whose name has this word")
