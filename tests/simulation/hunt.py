@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation import link_troubles, tier_troubles
+from tests.simulation import link_troubles, spark_world, tier_troubles
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.profiles import name_of
 
@@ -26,7 +26,12 @@ SEEDS = 300
 
 def order_of(mutant: Mutant) -> list[int]:
     """Return all seeds, the likely ones first."""
-    names = {"cluster": name_of, "tier": tier_troubles.trouble_of, "link": link_troubles.trouble_of}
+    names = {
+        "cluster": name_of,
+        "tier": tier_troubles.trouble_of,
+        "link": link_troubles.trouble_of,
+        "spark": spark_world.kind_of,
+    }
     if mutant.world not in names or not mutant.profile:
         return list(range(SEEDS))
     return sorted(range(SEEDS), key=lambda seed: names[mutant.world](seed) != mutant.profile)

@@ -12,7 +12,12 @@ PAGE = ROOT / "docs" / "mutants.md"
 TABLE = Path(__file__).with_name("mutants.json")
 
 
-_WORLDS: Final = {"storage": "logs alone", "link": "linked clusters", "tier": "tiered storage"}
+_WORLDS: Final = {
+    "storage": "logs alone",
+    "link": "linked clusters",
+    "tier": "tiered storage",
+    "spark": "queries of Spark",
+}
 
 
 class NotSimulated(NamedTuple):
@@ -65,11 +70,11 @@ def render() -> str:
             "`tests/simulation/mutants.json` has the results, and `python -m tests.simulation.mutant_table` writes this page",
             "from them. This command runs one mutant:",
             "",
-            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage|link|tier]',
+            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage|link|tier|spark]',
             "",
             "*Defect* names a real defect that was found and fixed before, and that the mutant puts back. *World* is the",
-            "profile of the cluster, *a mix*, *logs alone* (`storage_world.py`), *linked clusters* (`link_world.py`) or",
-            "*tiered storage* (`tier_world.py`).",
+            "profile of the cluster, *a mix*, *logs alone* (`storage_world.py`), *linked clusters* (`link_world.py`),",
+            "*tiered storage* (`tier_world.py`) or *queries of Spark* (`spark_world.py`).",
             "*Seed* is the seed that found it, and *tried* is the number of seeds that were tried. The search begins with the",
             "profile that the mutant names.",
             "",

@@ -52,6 +52,15 @@ def run_linked(seed: int) -> dict[str, Any]:
     return _report_of(seed, linked.source, linked.run, began_s)
 
 
+def run_spark(seed: int) -> dict[str, Any]:
+    """Run a cluster with streaming queries of Spark that write exactly once."""
+    from tests.simulation.spark_world import SparkWorld
+
+    began_s = _begin(seed)
+    cluster = SparkWorld(seed)
+    return _report_of(seed, cluster, cluster.run, began_s)
+
+
 def _begin(seed: int) -> float:
     _seed_random(seed)
     log = logging.getLogger("barnabas")
@@ -89,7 +98,7 @@ def _codecs() -> list[tuple[str, str, int]]:
     """Return the messages for which this process has compiled readers and writers: module, class, version."""
     from barnabas.wire import codec
 
-    return sorted({(cls.__module__, cls.__name__, at) for cls, at in (*codec._readers, *codec._writers)})
+    return sorted({(cls.__module__, cls.__name__, at) for cls, at in (*codec.readers, *codec.writers)})
 
 
 def _compile(codecs: list[tuple[str, str, int]]) -> None:
@@ -176,6 +185,7 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
         "cluster": lambda: run_seed(seed, **options),
         "storage": lambda: run_storage(seed),
         "link": lambda: run_linked(seed),
+        "spark": lambda: run_spark(seed),
         "tier": lambda: run_tiered(seed, seconds=options.get("seconds")),
     }
     report = {**_NO_REPORT, "seed": seed} | in_child(worlds[world])
@@ -220,9 +230,9 @@ def main() -> int:
     parser.add_argument("--mutant", help="put this defect into the code")
     parser.add_argument(
         "--world",
-        choices=("cluster", "storage", "link", "tier"),
+        choices=("cluster", "storage", "link", "tier", "spark"),
         default="cluster",
-        help="whole brokers, logs alone, two linked clusters, or a cluster with tiered storage",
+        help="whole brokers, logs alone, two linked clusters, a cluster with tiered storage, or one with queries of Spark",
     )
     parser.add_argument("--stop-at-first", action="store_true")
     parser.add_argument("--seconds", type=float, help="virtual seconds of faults")

@@ -17,6 +17,9 @@ SEEDS = int(os.environ.get("SEEDS", "18"))
 TIERED = "2,16,18" if SEEDS <= 100 else f"0:{SEEDS // 20}"
 #: Seeds of two linked clusters: the three endings, and one with trouble on purpose, so that its code keeps up with what ships.
 LINKED = (0, 4) if SEEDS <= 100 else (0, SEEDS // 10)
+#: Seeds of queries of Spark: a copied checkpoint, one that was rewound by hand, one by command, and a driver that comes back
+#: late (29).
+SPARK = "2,3,4,29" if SEEDS <= 100 else f"0:{SEEDS // 20}"
 CHUNK = 6 if SEEDS <= 100 else 25
 
 
@@ -62,6 +65,18 @@ def test_cluster_with_an_object_store_keeps_its_promises() -> None:
     report = simulate(TIERED, "--world", "tier")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 20 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
+
+
+def test_queries_of_spark_write_every_row_exactly_once() -> None:
+    report = simulate(SPARK, "--world", "spark")
+    assert not report["failures"], describe(report)
+    assert report["acknowledged"] > 20 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
+
+
+def test_same_seed_of_blocking_code_is_the_same_run() -> None:
+    alone = simulate("29", "--world", "spark", "--digests")
+    again = simulate("2,29", "--world", "spark", "--digests")
+    assert alone["digests"]["29"] == again["digests"]["29"]
 
 
 def test_same_seed_is_the_same_run() -> None:

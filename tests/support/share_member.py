@@ -45,7 +45,7 @@ class ShareMember:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection, without a word to the broker."""
+        """Close the connection, and leave the session to the broker."""
         await self.client.close()
 
     async def fetch(

@@ -430,6 +430,8 @@ class Broker:
             self.session,
             self._loop,
             self._pool,
+            chance=self._platform.random,
+            load_settings=self.settings.load_topics,
             on_thread=self._on_thread,
             spawn=self._spawn,
             on_bug=self.fail,

@@ -7,15 +7,18 @@ from barnabas.base.config.client_metrics_config import INTERVAL_MS, MATCH, METRI
 from barnabas.base.ids import format_uuid
 from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.cli._command import UsageError
-from barnabas.cli._output import say, say_json
+from barnabas.cli._output import say, say_json, table
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, exactly_one
 from barnabas.client.admin import configs as admin
+from barnabas.client.admin.client_metrics import pushing_clients
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.pushing import PushingClient
+from barnabas.wire.versions import PRODUCE
 
 _KIND = ConfigResourceType.CLIENT_METRICS
 
 TOOL = Tool(
-    note="Asks clients for their metrics; see [metrics of clients](client-metrics.md).",
+    note="`--clients` shows which of them are slow, and why; see [metrics of clients](client-metrics.md).",
     kafka="kafka-client-metrics.sh",
     options=(
         *CONNECTION,
@@ -106,6 +109,56 @@ async def _list(cluster: AsyncClient, json: bool) -> None:
         return
     for name in names:
         say(name)
+
+
+@TOOL.action("--clients", "Show the clients that push metrics, and which of them are slow.")
+async def _clients(cluster: AsyncClient, json: bool) -> None:
+    from barnabas.services.doctor.checks.clients import METRICS as CHECKED
+    from barnabas.services.doctor.checks.clients import request_latency_ms, why_slow
+    from barnabas.services.doctor.view import Limits
+
+    clients = await pushing_clients(cluster, None if json else CHECKED)
+    if json:
+        say_json([_as_json(client) for client in clients])
+        return
+    if not clients:
+        raise UsageError(
+            "No client pushes metrics: clients ask for subscriptions when they connect, and every five minutes."
+        )
+    rows = []
+    for client in clients:
+        latency_ms, times = request_latency_ms(client), client.broker_times.get(PRODUCE)
+        rows.append(
+            (
+                client.client_id,
+                client.address,
+                f"{client.software_name} {client.software_version}",
+                "-" if latency_ms is None else f"{latency_ms:.1f}",
+                "-" if times is None else f"{times.mean_ms:.1f}",
+                "; ".join(why_slow(client, Limits())) or "-",
+            )
+        )
+    table(("CLIENT", "ADDRESS", "SOFTWARE", "REQUEST-MS", "BROKER-MS", "SLOW-BECAUSE"), rows)
+
+
+def _as_json(client: PushingClient) -> dict[str, object]:
+    return {
+        "clientInstanceId": client.instance_id,
+        "clientId": client.client_id,
+        "software": client.software_name,
+        "version": client.software_version,
+        "principal": client.principal,
+        "address": client.address,
+        "broker": client.broker_id,
+        "intervalMs": client.interval_ms,
+        "pushedMsAgo": client.pushed_ms_ago,
+        "ended": client.is_ended,
+        "metrics": [
+            {"name": name, "labels": dict(labels), "value": value}
+            for name, series in sorted(client.metrics.items())
+            for labels, value in sorted(series.items())
+        ],
+    }
 
 
 async def _own_entries(cluster: AsyncClient, name: str) -> dict[str, str]:

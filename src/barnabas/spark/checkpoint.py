@@ -227,6 +227,15 @@ def last_number(files: CheckpointFiles, folder: str) -> int | None:
     return max(numbers(files, folder), default=None)
 
 
+def last_planned(given: str) -> int | None:
+    """Return the number of the batch that the checkpoint at `given` planned last; None if it cannot be read."""
+    try:
+        return last_number(CheckpointFiles(location_of(given)), OFFSETS)
+    except CannotRead as error:
+        _log.warning("the last planned batch of the checkpoint is not known: %s", error)
+        return None
+
+
 def planned_at_ms(data: bytes) -> int | None:
     """Return the time in a file of `offsets`, by the clock of the driver that planned the batch."""
     for line in data.splitlines():

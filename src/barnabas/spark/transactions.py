@@ -23,7 +23,7 @@ from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.transactions import NO_TIMEOUT_MS, Initialised
 from barnabas.spark import batch_identity, decision
 from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, NotTheSameBatch
-from barnabas.spark.checkpoint import COPIED, Planned, note_repeated
+from barnabas.spark.checkpoint import COPIED, Planned, last_planned, note_repeated
 from barnabas.spark.decision import (
     BATCH,
     AlreadyDecided,
@@ -193,7 +193,7 @@ class Driver:
                 self._abort(written)
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
-                raise _refused(batch, decided, reason)
+                raise self._refused(batch, decided, reason)
             case AlreadyDecided(named, unfinished, caveat):
                 self._abort({name: producer for name, producer in written.items() if name not in named})
                 if unfinished is not None:
@@ -214,7 +214,21 @@ class Driver:
         verdict = decision.judge(found[1].of(batch.query), batch.candidate(self._options))
         if isinstance(verdict, Refused) and verdict.unfinished is None:
             self._abort(written)
-            raise _refused(batch, verdict.known, verdict.reason)
+            raise self._refused(batch, verdict.known, verdict.reason)
+
+    def _refused(self, batch: BatchOf, known: Decision, reason: str) -> DriverReplaced | NotTheSameBatch:
+        """The error for a batch that is not the one that was decided. A driver that was replaced and comes back late must not
+        advise to write its batch again."""
+        planned, options = batch.planned, self._options
+        later = None
+        if planned is not None and planned.batch >= 0:
+            later = last_planned(options.once_checkpoint or options.checkpoint_location)
+        if planned is None or later is None or later <= planned.batch:
+            return _refused(batch, known, reason)
+        return DriverReplaced(
+            f"{batch} was not committed: another start of the query has written it, or a later batch, and has planned batch "
+            f"{later} since. The transactions of this start (run {batch.run}) are aborted; stop it, and let the newer one go on"
+        )
 
     def _commit_undecided(
         self,

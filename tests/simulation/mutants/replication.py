@@ -29,8 +29,8 @@ MUTANTS = [
     Mutant(
         "acks=all is answered before the followers have the record",
         "broker/replication",
-        "if self.high_watermark < required_offset:\n            return None",
-        "if self.high_watermark < required_offset - 1:\n            return None",
+        "if self.log.high_watermark < required_offset:\n            return None",
+        "if self.log.high_watermark < required_offset - 1:\n            return None",
     ),
     Mutant(
         "a lagging follower joins the ISR",

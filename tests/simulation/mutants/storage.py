@@ -45,8 +45,8 @@ MUTANTS = [
     Mutant(
         "a leader does not record the epoch in which it writes",
         "broker/storage/appender.py",
-        "        self._start_epoch(leader_epoch, first)\n",
-        "",
+        "            self._start_epoch(leader_epoch, first)\n        self._write",
+        "            pass\n        self._write",
         world="storage",
     ),
     Mutant(

@@ -17,7 +17,7 @@ from barnabas.spark.batch_identity import NotTheSameBatch
 from barnabas.spark.checkpoint import REPEATED_FILE, CheckpointElsewhere
 from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key
 from barnabas.spark.sink_connection import close_connections
-from barnabas.spark.transactions import DECIDED, READY
+from barnabas.spark.transactions import DECIDED, READY, DriverReplaced
 from barnabas.testing import Kafka
 from barnabas.testing.cluster import Cluster
 from tests.unit.spark.spark_sink_query import Died, Query, Run, all_of
@@ -71,6 +71,20 @@ def test_a_batch_planned_again_with_other_records_is_refused_and_can_be_accepted
     write(query.start(acceptReplannedBatch="1:write"), 1, "a", "b", "new")
     write(query.start(), 2, "next")
     assert query.seen() == sorted([*all_of(0), "a", "a", "b", "b", "new", "next"])
+
+
+def test_driver_that_comes_back_late_is_replaced_and_advises_no_second_write(query: Query) -> None:
+    """The simulation's seed 29: a paused driver of batch 0 goes on when another one has written batches 0 and 1."""
+    late = query.start()
+    messages = late.write_all(0)
+    writer = late.writer()
+    query.start().do(0)
+    query.start().do(1)
+    with pytest.raises(DriverReplaced, match="has planned batch 1 since") as replaced:
+        writer.commit(messages, 0)
+    assert "acceptReplannedBatch" not in str(replaced.value)
+    assert query.open_transactions() == []
+    assert query.seen() == all_of(0, 1)
 
 
 def test_an_accepted_batch_is_written_once_though_the_option_stays(query: Query) -> None:

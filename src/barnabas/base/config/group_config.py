@@ -114,6 +114,10 @@ SETTINGS: Final = (
             "(read_committed)."),
     Setting("share.renew.acknowledge.enable", BOOLEAN, True, MEDIUM, None, GROUP,
             "Whether members of the share group may hold a record for longer (acknowledge type RENEW)."),
+    Setting("errors.deadletterqueue.topic.name", STRING, "", MEDIUM, None, GROUP,
+            "Topic to which records are copied that the share group gives up (KIP-1191); empty: they are not."),
+    Setting("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, MEDIUM, None, GROUP,
+            "Whether dead letters have the key and the value of the record, and not only headers that name it."),
 )
 # fmt: on
 
@@ -134,6 +138,8 @@ class GroupConfig:
     share_auto_offset_reset: OffsetReset = OffsetReset(OffsetResetKind.LATEST)
     share_isolation_level: str = READ_UNCOMMITTED
     share_renew_acknowledge_enable: bool = True
+    errors_deadletterqueue_topic_name: str = ""
+    errors_deadletterqueue_copy_record_enable: bool = False
 
 
 class _Bounds(NamedTuple):

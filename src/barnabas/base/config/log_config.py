@@ -251,6 +251,10 @@ class LogConfig:
         "Size up to which a tiered topic keeps segments on local disk; -2 takes retention.bytes.",
         inherits="log.local.retention.bytes")
 
+    #: Kafka 4.4 has it (KIP-1191).
+    errors_deadletterqueue_group_enable: bool = topic_setting(BOOLEAN, False, None,
+        "Whether share groups may use the topic as their dead-letter topic.")
+
     barnabas_key_schema_validation: bool = topic_setting(BOOLEAN, False, None,
         "Whether keys must begin with the id of a schema that the registry has under the key's subject; others are refused.")
     barnabas_value_schema_validation: bool = topic_setting(BOOLEAN, False, None,
@@ -271,9 +275,19 @@ class LogConfig:
     #: Names of the settings that the topic itself overrides (`segment.bytes`, ...).
     overridden: frozenset[str] = field(default=frozenset())
 
-    @property
-    def is_compacted(self) -> bool:
-        return CLEANUP_COMPACT in self.cleanup_policy
+    # What each append asks, derived once from the settings.
+    is_compacted: bool = field(init=False, repr=False, compare=False)
+    stamps_append_time: bool = field(init=False, repr=False, compare=False)
+    #: The age at which the active segment is closed. Compaction never reads the active segment, so a compacted topic must close
+    #: its segments within `max.compaction.lag.ms` to respect that limit (KIP-354).
+    roll_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        is_compacted = CLEANUP_COMPACT in self.cleanup_policy
+        object.__setattr__(self, "is_compacted", is_compacted)
+        object.__setattr__(self, "stamps_append_time", self.message_timestamp_type == LOG_APPEND_TIME)
+        roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
+        object.__setattr__(self, "roll_ms", roll_ms)
 
     @property
     def is_deleted_by_retention(self) -> bool:
@@ -285,19 +299,9 @@ class LogConfig:
         return self.retention_ms if self.local_retention_ms == AS_RETENTION else self.local_retention_ms
 
     @property
-    def roll_ms(self) -> int:
-        """Return the age at which the active segment is closed. Compaction never reads the active segment, so a compacted topic
-        must close its segments within `max.compaction.lag.ms` to respect that limit (KIP-354)."""
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
-
-    @property
     def kept_locally_bytes(self) -> int:
         """`local.retention.bytes` of a tiered topic."""
         return self.retention_bytes if self.local_retention_bytes == AS_RETENTION else self.local_retention_bytes
-
-    @property
-    def stamps_append_time(self) -> bool:
-        return self.message_timestamp_type == LOG_APPEND_TIME
 
 
 _DECLARATIONS: Final[dict[str, _Declaration]] = {

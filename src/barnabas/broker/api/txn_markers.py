@@ -5,14 +5,14 @@
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.topics import GROUP_METADATA_TOPIC
 from barnabas.base.words import AclOperation, AclResourceType
-from barnabas.broker.replication.appends import AppendEntry, AppendOutcome
+from barnabas.broker.replication.appends import AppendEntry
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
@@ -90,7 +90,7 @@ class TxnMarkersApi:
             return
         left = len(entries)
 
-        def done(indexes: list[int], outcomes: list[AppendOutcome]) -> None:
+        def done(indexes: list[int], outcomes: Sequence[AppendEntry]) -> None:
             nonlocal left
             for index, outcome in zip(indexes, outcomes, strict=True):
                 answers[index].error_code = outcome.error
@@ -119,7 +119,7 @@ class TxnMarkersApi:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.NONE
 
-    def _append_all(self, entries: list[_Entry], done: Callable[[list[int], list[AppendOutcome]], None]) -> None:
+    def _append_all(self, entries: list[_Entry], done: Callable[[list[int], Sequence[AppendEntry]], None]) -> None:
         plain = [index for index, (_, partition) in enumerate(entries) if partition.topic != GROUP_METADATA_TOPIC]
         if plain:
             self._append([entries[index] for index in plain], lambda outcomes: done(plain, outcomes))
@@ -131,7 +131,7 @@ class TxnMarkersApi:
                     lambda outcomes, index=index: done([index], outcomes),  # type: ignore[misc]
                 )
 
-    def _append(self, entries: list[_Entry], done: Callable[[list[AppendOutcome]], None]) -> None:
+    def _append(self, entries: list[_Entry], done: Callable[[Sequence[AppendEntry]], None]) -> None:
         now_ms = self._context.clock.now_ms()
         self._context.replicas.appends.append(
             [AppendEntry(partition, _batch(marker, now_ms)) for marker, partition in entries],
@@ -142,7 +142,7 @@ class TxnMarkersApi:
         )
 
     def _append_to_offsets(
-        self, marker: WritableTxnMarker, partition: TopicPartition, done: Callable[[list[AppendOutcome]], None]
+        self, marker: WritableTxnMarker, partition: TopicPartition, done: Callable[[Sequence[AppendEntry]], None]
     ) -> None:
         replica = self._context.replicas.hosted.get(partition)
         assert replica is not None  # `_refusal` has checked it, without an await since

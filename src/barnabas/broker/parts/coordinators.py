@@ -3,8 +3,9 @@ other, and get it by a function.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from random import Random
 from typing import NamedTuple
 
 from barnabas.base.topics import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -52,6 +53,8 @@ def assemble(
     loop: asyncio.AbstractEventLoop,
     pool: ThreadPool,
     *,
+    chance: Random,
+    load_settings: Callable[[Iterable[str]], Awaitable[None]],
     on_thread: OnThread,
     spawn: Spawn,
     on_bug: Callable[[BaseException], None],
@@ -98,5 +101,15 @@ def assemble(
         transaction_version=lambda: features.level(TRANSACTION_VERSION),
         on_bug=on_bug,
     )
-    share_parts = share.assemble(context, share_state_parts.persister, loop, on_thread=on_thread, spawn=spawn)
+    share_parts = share.assemble(
+        context,
+        share_state_parts.persister,
+        membership.connections,
+        loop,
+        chance=chance,
+        create_topic=membership.controller_client.create_topic,
+        load_settings=load_settings,
+        on_thread=on_thread,
+        spawn=spawn,
+    )
     return Coordinators(group_parts, transaction_parts, share_state_parts, share_parts)

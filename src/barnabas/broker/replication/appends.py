@@ -6,7 +6,7 @@ Owner: the event loop. A Produce runs here without a coroutine or a queue, in on
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.base.clock import Clock
 from barnabas.base.errors import ErrorCode, LogDirFault, Malformed, Refused
@@ -22,34 +22,33 @@ log = logging.getLogger(__name__)
 
 #: Timeout of writes that wait for as long as it takes.
 NEVER_MS: Final = 2**31 - 1
-# These are names because Python evaluates the annotations of an inner function at each call.
-_Errors = dict[int, ErrorCode]
-_MaybeWait = DelayedProduce | None
+#: Partition, end and leadership of records that wait for their replicas, by their index in the request.
+_Waiting = dict[int, tuple[Partition, int, int]]
 
 
-class AppendOutcome:
-    """The answer for one partition of a Produce request."""
+class AppendEntry:
+    """Records to append to one partition, and the outcome, which is complete when all entries of a request are done."""
 
-    __slots__ = ("base_offset", "error", "log_append_time_ms", "log_start_offset", "message", "record_errors")
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    record_errors: Sequence[RecordError] = ()
 
-    def __init__(self, error: ErrorCode = ErrorCode.NONE, message: str | None = None) -> None:
-        self.error = error
-        self.message = message
-        self.base_offset = -1
-        self.log_append_time_ms = -1
-        self.log_start_offset = -1
-        self.record_errors: list[RecordError] = []
-
-
-class AppendEntry(NamedTuple):
-    """Records to append to one partition."""
-
-    tp: TopicPartition
-    records: memoryview | bytearray
-    #: Comes from the verification of the transaction that the records begin (KIP-890).
-    guard: object | None = None
-    #: The topic id in the request, from Produce v13 on. If a topic was created again under the same name, the ids differ.
-    topic_id: bytes | None = None
+    def __init__(
+        self,
+        tp: TopicPartition,
+        records: memoryview | bytearray,
+        guard: object | None = None,
+        topic_id: bytes | None = None,
+    ) -> None:
+        """`guard` comes from the verification of the transaction that the records begin (KIP-890). `topic_id` is in requests
+        from Produce v13 on: if a topic was created again under the same name, the ids differ."""
+        self.tp = tp
+        self.records = records
+        self.guard = guard
+        self.topic_id = topic_id
 
 
 class Appends:
@@ -71,7 +70,7 @@ class Appends:
         required_acks: int,
         timeout_ms: int,
         origin: Origin,
-        on_done: Callable[[list[AppendOutcome]], None],
+        on_done: Callable[[Sequence[AppendEntry]], None],
     ) -> DelayedProduce | None:
         """Append, and call `on_done` when the condition of `required_acks` holds. The buffers are not needed after the call.
 
@@ -79,79 +78,85 @@ class Appends:
         """
         hosted = self._hosted
         now_ms = self._clock.now_ms()
-        outcomes: list[AppendOutcome] = []
         grown: list[tuple[Partition, bool]] = []
-        waiting: dict[int, tuple[Partition, int, int]] = {}
-        to_flush: list[tuple[AppendOutcome, Partition]] = []
-        for index, (tp, records, guard, topic_id) in enumerate(entries):
-            outcome = AppendOutcome()
-            outcomes.append(outcome)
+        waiting: _Waiting = {}
+        to_flush: list[tuple[AppendEntry, Partition]] = []
+        for index, entry in enumerate(entries):
+            tp = entry.tp
             try:
-                partition = hosted.require(tp)
+                partition = hosted.partitions.get(tp) or hosted.require(tp)
+                topic_id = entry.topic_id
                 if topic_id is not None and partition.topic_id not in (None, topic_id):
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"{tp} belongs to another topic with the same name")
-                if not self.early.is_quiet and origin is Origin.CLIENT:
-                    code = self.early.code_for(tp, records, partition.log)
-                    if code is ErrorCode.NONE and topic_id is not None:
-                        code = self.early.code_for(nameless(topic_id, tp.partition), records, partition.log)
-                    if code is not ErrorCode.NONE:
-                        outcome.error, outcome.message = code, "an earlier batch of this producer has to come first"
-                        continue
-                info, hw_moved = partition.append_as_leader(
-                    records,
-                    required_acks=required_acks,
-                    origin=origin,
-                    now_ms=now_ms,
-                    verification_guard=guard,
-                )
+                if not self.early.is_quiet and origin is Origin.CLIENT and self._is_early(entry, partition):
+                    continue
+                info, hw_moved = partition.append_as_leader(entry.records, required_acks, origin, now_ms, entry.guard)
             except (Refused, Malformed, LogDirFault) as error:
-                self._note_refusal(tp, outcome, error)
+                self._note_refusal(entry, error)
                 if origin is Origin.CLIENT:
-                    self.refused(tp, records, outcome.error)
+                    self.refused(tp, entry.records, entry.error)
                 continue
-            outcome.base_offset = info.first_offset
-            outcome.log_append_time_ms = info.log_append_time_ms
-            outcome.log_start_offset = info.log_start_offset
-            if required_acks == -1:
-                waiting[index] = (partition, info.last_offset + 1, partition.machine.leaderships)
-            if info.flush_due:
-                to_flush.append((outcome, partition))
-            if info.duplicate:
-                if info.first_offset < 0:
+            first, last, entry.log_append_time_ms, entry.log_start_offset, count, size, duplicate, flush_due, _ = info
+            entry.base_offset = first
+            if duplicate:
+                if first < 0:
                     # The batch is a duplicate from before a restart, and its offset is not known. Clients take this error for
                     # success.
-                    outcome.error = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-                continue
-            counters = hosted.counters(tp.topic)
-            counters.bytes_in.value += info.size_bytes
-            counters.messages_in.value += info.record_count
-            grown.append((partition, hw_moved))
-
-        def replicated(errors: _Errors) -> None:
-            for index, error in errors.items():
-                outcomes[index].error = error
-                outcomes[index].base_offset = -1
-            on_done(outcomes)
-
-        def written() -> _MaybeWait:
-            if not waiting:
-                on_done(outcomes)
-                return None
-            keys = [partition for partition, _, _ in waiting.values()]
-            operation = DelayedProduce(waiting, replicated)
-            done = hosted.produce_purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms)
-            return None if done else operation
-
+                    entry.error = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+            else:
+                counters = partition.counters or hosted.count(partition)
+                counters.bytes_in.value += size
+                counters.messages_in.value += count
+                grown.append((partition, hw_moved))
+            if flush_due:
+                to_flush.append((entry, partition))
+            if required_acks == -1:
+                leadership = partition.machine.leaderships
+                verdict = None if to_flush else partition.machine.check_replicated(last + 1, leadership)
+                if verdict is None:
+                    waiting[index] = (partition, last + 1, leadership)
+                elif verdict:
+                    entry.error, entry.base_offset = verdict, -1
         wait = None
         if to_flush:
-            self._flush_then(to_flush, written)
+            self._flush_then(to_flush, lambda: self._wait(entries, waiting, timeout_ms, on_done))
+        elif waiting:
+            wait = self._wait(entries, waiting, timeout_ms, on_done)
         else:
-            wait = written()
+            on_done(entries)
         for partition, hw_moved in grown:
-            hosted.log_end_moved(partition)
-            if hw_moved:
-                hosted.high_watermark_moved(partition)
+            hosted.grew(partition, hw_moved)
         return wait
+
+    def _wait(
+        self,
+        entries: Sequence[AppendEntry],
+        waiting: _Waiting,
+        timeout_ms: int,
+        on_done: Callable[[Sequence[AppendEntry]], None],
+    ) -> DelayedProduce | None:
+        """Call `on_done` when the replicas have all records that wait; return the operation, unless they have them now."""
+
+        def replicated(errors: "dict[int, ErrorCode]") -> None:
+            for index, error in errors.items():
+                entries[index].error = error
+                entries[index].base_offset = -1
+            on_done(entries)
+
+        keys = [partition for partition, _, _ in waiting.values()]
+        operation = DelayedProduce(waiting, replicated)
+        done = self._hosted.produce_purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms)
+        return None if done else operation
+
+    def _is_early(self, entry: AppendEntry, partition: Partition) -> bool:
+        """Whether a client's batch has to wait for an earlier one of its producer; then the entry has its error."""
+        code = self.early.code_for(entry.tp, entry.records, partition.log)
+        if code is ErrorCode.NONE and entry.topic_id is not None:
+            code = self.early.code_for(nameless(entry.topic_id, entry.tp.partition), entry.records, partition.log)
+        if code is ErrorCode.NONE:
+            return False
+        entry.error, entry.message = code, "an earlier batch of this producer has to come first"
+        return True
 
     def append_own(
         self,
@@ -171,23 +176,19 @@ class Appends:
         hosted = self._hosted
         try:
             partition = hosted.require(tp)
-            info, hw_moved = partition.append_as_leader(
-                batch, required_acks=-1, origin=origin, now_ms=now_ms, verification_guard=guard
-            )
+            info, hw_moved = partition.append_as_leader(batch, -1, origin, now_ms, guard)
         except (Refused, Malformed, LogDirFault) as error:
-            outcome = AppendOutcome()
-            self._note_refusal(tp, outcome, error)
-            raise Refused(outcome.error, outcome.message) from error
-        counters = hosted.counters(tp.topic)
+            entry = AppendEntry(tp, batch)
+            self._note_refusal(entry, error)
+            raise Refused(entry.error, entry.message) from error
+        counters = partition.counters or hosted.count(partition)
         counters.bytes_in.value += info.size_bytes
         counters.messages_in.value += info.record_count
         if info.flush_due:
             self._flush_own(partition, info.last_offset + 1, on_committed)
         else:
             self.when_replicated(partition, info.last_offset + 1, partition.machine.leaderships, on_committed)
-        hosted.log_end_moved(partition)
-        if hw_moved:
-            hosted.high_watermark_moved(partition)
+        hosted.grew(partition, hw_moved)
         return info.first_offset
 
     def _flush_own(self, partition: Partition, end: int, on_committed: Callable[[ErrorCode], None]) -> None:
@@ -228,46 +229,45 @@ class Appends:
         partition = self._hosted.partitions.get(tp)
         self.early.refused(tp, records, code, partition.log if partition is not None else None)
 
-    def refuse(self, entry: AppendEntry, error: Refused) -> AppendOutcome:
-        """Return the answer for a client's batch that another part of the broker refused before the append."""
-        outcome = AppendOutcome()
-        self._note_refusal(entry.tp, outcome, error)
-        self.refused(entry.tp, entry.records, outcome.error)
-        return outcome
+    def refuse(self, entry: AppendEntry, error: Refused) -> None:
+        """Set the outcome of a client's batch that another part of the broker refused before the append."""
+        self._note_refusal(entry, error)
+        self.refused(entry.tp, entry.records, entry.error)
 
-    def _note_refusal(self, tp: TopicPartition, outcome: AppendOutcome, error: Exception) -> None:
+    def _note_refusal(self, entry: AppendEntry, error: Exception) -> None:
+        tp = entry.tp
         if isinstance(error, Malformed):
-            outcome.error, outcome.message = ErrorCode.CORRUPT_MESSAGE, str(error)
+            entry.error, entry.message = ErrorCode.CORRUPT_MESSAGE, str(error)
         elif isinstance(error, LogDirFault):
-            outcome.error, outcome.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+            entry.error, entry.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
         else:
             assert isinstance(error, Refused)
-            outcome.error, outcome.message = error.code, error.message
+            entry.error, entry.message = error.code, error.message
             if isinstance(error, InvalidRecords):
-                outcome.record_errors = error.record_errors
-        if outcome.error not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                entry.record_errors = error.record_errors
+        if entry.error not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             self._hosted.counters(tp.topic).failed_produce.add()
             log.debug("[partition %s] an append was refused: %s", tp, error)
             partition = self._hosted.partitions.get(tp)
             if partition is not None and partition.log is not None:
                 # Clients compare the log start with the end of their last write: if it is later, the broker may have forgotten
                 # them.
-                outcome.log_start_offset = partition.log.log_start_offset
+                entry.log_start_offset = partition.log.log_start_offset
 
-    def _flush_then(self, to_flush: list[tuple[AppendOutcome, Partition]], then: Callable[[], object]) -> None:
+    def _flush_then(self, to_flush: list[tuple[AppendEntry, Partition]], then: Callable[[], object]) -> None:
         """Wait for the disk because `flush.messages` is reached, then call `then`. The event loop is not blocked."""
         remaining = len(to_flush)
 
-        def flushed(outcome: AppendOutcome, error: Exception | None) -> None:
+        def flushed(entry: AppendEntry, error: Exception | None) -> None:
             nonlocal remaining
             if error is not None:
-                outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
+                entry.error, entry.message, entry.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
             remaining -= 1
             if remaining == 0:
                 then()
 
-        for outcome, partition in to_flush:
-            self._flush(partition, partial(flushed, outcome))
+        for entry, partition in to_flush:
+            self._flush(partition, partial(flushed, entry))
 
     def _flush(self, partition: Partition, then: Callable[[Exception | None], None]) -> None:
         flushed_log = partition.local_log

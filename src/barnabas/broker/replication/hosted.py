@@ -65,10 +65,28 @@ class HostedPartitions:
             counters = self._counters[topic] = TopicCounters.of(self._registry, topic)
         return counters
 
+    def count(self, partition: Partition) -> TopicCounters:
+        """Return the counters of the partition's topic, and keep them in the partition."""
+        counters = partition.counters = self.counters(partition.tp.topic)
+        return counters
+
     def forget_topic(self, topic: str) -> None:
         """Remove the counters of a deleted topic: otherwise a broker with many short-lived topics grows without end."""
         if self._counters.pop(topic, None) is not None:
             TopicCounters.remove(self._registry, topic)
+            for partition in self.partitions.values():
+                if partition.tp.topic == topic:
+                    partition.counters = None
+
+    def grew(self, partition: Partition, hw_moved: bool) -> None:
+        """Wake the requests that wait for a leader's append: nearly always there are none."""
+        watchers = self.fetch_purgatory.watchers
+        if partition.resting or partition.log_end_key in watchers:
+            self.log_end_moved(partition)
+        else:
+            self.movements += 1
+        if hw_moved and (partition in watchers or partition in self.produce_purgatory.watchers or partition.resting):
+            self.high_watermark_moved(partition)
 
     def log_end_moved(self, partition: Partition) -> None:
         self.movements += 1

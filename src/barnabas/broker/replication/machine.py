@@ -210,7 +210,7 @@ class PartitionMachine:
         # With a matching epoch it may be a new replica, whose LeaderAndIsr is on the way.
         return ErrorCode.UNKNOWN_LEADER_EPOCH if current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def check_append(self, *, required_acks: int) -> ErrorCode:
+    def check_append(self, required_acks: int) -> ErrorCode:
         """Refuse acks=all before the write if too few replicas are in sync."""
         if self.role is not Role.LEADER:
             return ErrorCode.KAFKA_STORAGE_ERROR if self.role is Role.OFFLINE else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -233,9 +233,9 @@ class PartitionMachine:
         """
         if self.role is not Role.LEADER or self.leaderships != leadership:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if self.high_watermark < required_offset:
+        if self.log.high_watermark < required_offset:
             return None
-        if len(self.maximal_isr) < self._min_isr:
+        if len(self.isr) < self._min_isr and len(self.maximal_isr) < self._min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 

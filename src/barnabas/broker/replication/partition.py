@@ -7,7 +7,6 @@ the waiting requests.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from barnabas.base.clock import Clock
 from barnabas.base.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
@@ -27,15 +26,11 @@ from barnabas.broker.replication.log_waits import cut
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
 from barnabas.broker.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
+from barnabas.broker.replication.topic_counters import TopicCounters
 from barnabas.broker.storage.epoch_cache import EpochEnd, EpochEntry
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_tier import TierStart
 from barnabas.broker.storage.log_types import AppendInfo, Origin, TimestampedOffset
-
-
-class Appended(NamedTuple):
-    info: AppendInfo
-    hw_moved: bool
 
 
 class LogEndKey:
@@ -51,6 +46,7 @@ class Partition:
     __slots__ = (
         "_clock",
         "_on_high_watermark",
+        "counters",
         "future_log",
         "log",
         "log_end_key",
@@ -81,6 +77,8 @@ class Partition:
         self.future_log: Log | None = None
         #: Long polls of followers watch this key; those of consumers watch the partition itself.
         self.log_end_key = LogEndKey(tp)
+        #: The counters of the topic; None until something is counted.
+        self.counters: TopicCounters | None = None
         #: Entries of followers' sessions that skip this partition until it is stirred.
         self.resting: list[CachedPartition] = []
 
@@ -156,31 +154,25 @@ class Partition:
     def append_as_leader(
         self,
         records: memoryview | bytearray,
-        *,
         required_acks: int,
         origin: Origin,
         now_ms: int,
         verification_guard: object | None = None,
-    ) -> Appended:
-        error = self.machine.check_append(required_acks=required_acks)
+    ) -> tuple[AppendInfo, bool]:
+        """Append a batch; return the result, and whether the high watermark moved."""
+        machine = self.machine
+        error = machine.check_append(required_acks)
         if error is not ErrorCode.NONE:
             raise Refused(error, self._why_not_appended(error))
-        log = self.local_log
+        log = self.log or self.local_log
         try:
-            info = log.append_as_leader(
-                records,
-                leader_epoch=self.machine.leader_epoch,
-                origin=origin,
-                now_ms=now_ms,
-                verification_guard=verification_guard,
-            )
+            info = log.append_as_leader(records, machine.leader_epoch, now_ms, origin, verification_guard)
         except Refused as refused:
             raise self._error_for_gap(refused, now_ms) from refused
         try:
-            hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
+            return info, machine.record_append(log.log_end_offset, now_ms)
         except Exception as bug:
             raise BrokenInvariant(f"{self.tp}: the appended records cannot be counted: {bug!r}") from bug
-        return Appended(info, hw_moved)
 
     def _error_for_gap(self, refused: Refused, now_ms: int) -> Refused:
         """Return the error for a sequence with a gap.

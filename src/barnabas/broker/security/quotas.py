@@ -65,8 +65,8 @@ class ClientQuotas:
         self._buckets: dict[Entity, TokenBucket] = {}
         #: Cache: (quota, user, client id) -> the entity that owns the rate, and its limit; None for no limit.
         self._found: dict[tuple[Quota, str, str], tuple[Entity, float] | None] = {}
-        #: Whether any request quota is set; checked before every request.
-        self.limits_requests = False
+        #: The quotas that any user or client has; checked before every request.
+        self.limited: frozenset[Quota] = frozenset()
 
     def entity_changed(self, entity: Entity, settings: Mapping[str, str]) -> None:
         """Replace all settings of a user, a client id or both. A value that is not a number is ignored."""
@@ -78,7 +78,7 @@ class ClientQuotas:
             except (KeyError, ValueError):
                 continue
         self._found.clear()
-        self.limits_requests = bool(self._limits[Quota.REQUEST])
+        self.limited = frozenset(quota for quota in Quota if self._limits[quota])
 
     def limit(self, quota: Quota, user: str, client_id: str) -> float | None:
         found = self._find(quota, user, client_id) if self._limits[quota] else None

@@ -18,6 +18,7 @@ from barnabas.base.metrics.registry import Counter, Histogram, Registry
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.runtime.turns import SLICE_ELEMENTS
+from barnabas.broker.security.quotas import Quota
 from barnabas.broker.server import large
 from barnabas.broker.server.call import Audit, Call
 from barnabas.broker.server.connection import Connection
@@ -144,7 +145,7 @@ class Pipeline:
         call.started_s = connection.turn_s if exact_s is None else exact_s()
         call.request_bytes = size
         quota = self._request_quota
-        if quota is not None and quota.quotas.limits_requests:
+        if quota is not None and Quota.REQUEST in quota.quotas.limited:
             quota.admit(call, self.now_s())
         request: ApiMessage | None = None
         elements = 0

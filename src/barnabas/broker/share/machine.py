@@ -224,6 +224,7 @@ class ShareMachine:
                 continue
             for part in self._cut(max(run.first, first), min(run.last, last)):
                 self._set(part, Event.BURIED)
+                part.is_rejected = False
                 write.batches.append(_state_batch(part))
                 write.runs.append((part.first, part.last))
         self._settle(write)
@@ -281,7 +282,9 @@ class ShareMachine:
 
     def _decide(self, write: Write, runs: Iterable[Run], event: Event) -> None:
         for run in runs:
-            self._set(run, self._effective(run, event))
+            effective = self._effective(run, event)
+            self._set(run, effective)
+            run.is_rejected = effective is Event.BURY and event is Event.REJECT
             run.write = write
             write.batches.append(_state_batch(run))
             write.runs.append((run.first, run.last))
@@ -306,7 +309,7 @@ class ShareMachine:
             for run in self._within(first, last):
                 if run.write is write:
                     self._set(run, Event.UNDO)
-                    run.write = None
+                    run.write, run.is_rejected = None, False
                     if run.lock_until_ms <= now_ms:
                         self._give_back(run)
                     else:
@@ -333,6 +336,8 @@ class ShareMachine:
 
     def _append(self, last: int, state: RecordState, *, delivery_count: int = 0) -> None:
         run = Run(self.end, last, state, delivery_count)
+        # The persisted state does not have the reason.
+        run.is_rejected = state is RecordState.ARCHIVING and delivery_count < self.limits.delivery_count_limit
         self._runs.append(run)
         self.end = last + 1
         if state in COMPLETE:

@@ -4,7 +4,7 @@ and SharePartitionMetrics."""
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from barnabas.base.metrics.registry import Counter, Registry, Row
 from barnabas.broker.share.records import ACCEPT, REJECT, RELEASE, RENEW, Acknowledgement
@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 
 #: As in Kafka, gaps are not counted.
 _TYPES: Final = {ACCEPT: "Accept", RELEASE: "Release", REJECT: "Reject", RENEW: "Renew"}
+
+
+class DeadLetterCounts(NamedTuple):
+    requests: Counter
+    records: Counter
+    failed: Counter
+
+    @classmethod
+    def of(cls, registry: Registry) -> "DeadLetterCounts":
+        return cls(
+            registry.counter(
+                "kafka_server_share_group_dlq_produce_requests", "Produce requests for dead letters of share groups."
+            ),
+            registry.counter("kafka_server_share_group_dlq_records", "Dead letters of share groups that were written."),
+            registry.counter(
+                "kafka_server_share_group_dlq_failed",
+                "Times that records of share groups were given up without a copy in the dead-letter topic.",
+            ),
+        )
 
 
 class Counted(Protocol):

@@ -22,6 +22,13 @@ from barnabas.broker.runtime.share_state import SharePartitionKey, SharePersiste
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.timers import Deadlines, Timers
 from barnabas.broker.share.acquiring import Wish, acquire
+from barnabas.broker.share.dead_letters import (
+    DELIVERED_TOO_OFTEN,
+    REJECTED,
+    DeadLetters,
+    DeadLetterTopics,
+    Source,
+)
 from barnabas.broker.share.machine import ShareMachine
 from barnabas.broker.share.metrics import ShareCounts
 from barnabas.broker.share.records import Acknowledgement, Acquired, LogBatch, ShareLimits, Write
@@ -59,6 +66,7 @@ def limits_of(config: GroupConfig) -> ShareLimits:
         in_flight_max=config.share_partition_max_record_locks,
         lock_ms=config.share_record_lock_duration_ms,
         allows_renewal=config.share_renew_acknowledge_enable,
+        has_dead_letters=bool(config.errors_deadletterqueue_topic_name),
     )
 
 
@@ -87,6 +95,7 @@ class ShareHost:
     remote: Remote
     persister: SharePersister
     config_of: Callable[[str], GroupConfig]
+    dead_letters: DeadLetterTopics
     counts: ShareCounts
     #: Monotonic, for locks.
     now_ms: Callable[[], int]
@@ -131,6 +140,7 @@ class SharePartition:
         self._state_epoch = -1
         self._decided: list[_Decided] = []
         self._is_writing = False
+        self._is_burying = False
         #: When the next lock may time out, and the slot of that deadline; 0 if none is set.
         self._deadline_ms = self._slot = 0
 
@@ -147,8 +157,8 @@ class SharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no decision waits to be persisted."""
-        return not self._is_writing
+        """Whether no decision waits to be persisted, and no record for its copy to the dead-letter topic."""
+        return not self._is_writing and not self._is_burying
 
     # -- the leadership -----------------------------------------------------------------------------------------------
 
@@ -205,6 +215,7 @@ class SharePartition:
         if self.check():
             self.machine = machine
             self._host.counts.loaded(self._host.now_ms() - began_ms)
+            self._bury()
             self.wake()
 
     async def _loaded(self) -> ShareMachine:
@@ -341,7 +352,41 @@ class SharePartition:
         if write is not None:
             self._host.counts.lock_timeouts(sum(last - first + 1 for first, last in write.runs))
             self._settle(write, _ignore)
+            self._bury()
             self.wake()
+
+    # -- dead letters ---------------------------------------------------------------------------------------------------
+
+    def _bury(self) -> None:
+        """Copy the records that were given up to the dead-letter topic."""
+        if self.machine is not None and not self._is_burying and self.machine.dead_letters():
+            self._is_burying = True
+            self._host.spawn(self._bury_all(self.machine), f"dead letters of {self.tp} for {self.key.group_id}")
+
+    async def _bury_all(self, machine: ShareMachine) -> None:
+        try:
+            while self.machine is machine and (runs := machine.dead_letters()):
+                letters = [
+                    DeadLetters(
+                        run.first, run.last, run.delivery_count, REJECTED if run.is_rejected else DELIVERED_TOO_OFTEN
+                    )
+                    for run in runs
+                ]
+                config = self.config
+                source = Source(
+                    self.key.group_id,
+                    self.key.topic_id,
+                    self.tp,
+                    config.errors_deadletterqueue_topic_name,
+                    config.errors_deadletterqueue_copy_record_enable,
+                )
+                await self._host.dead_letters.send(source, letters, is_wanted=lambda: self.machine is machine)
+                if self.machine is machine:
+                    for each in letters:
+                        self._settle(machine.buried(each.first, each.last), _ignore)
+        finally:
+            self._is_burying = False
+        self._on_idle(self)
 
     # -- persisting ---------------------------------------------------------------------------------------------------
 
@@ -380,6 +425,7 @@ class SharePartition:
         elif failure is None:
             for each in decided:
                 machine.commit(each.write)
+            self._bury()
         else:
             for each in decided:
                 machine.roll_back(each.write, now_ms=self._host.now_ms())

@@ -143,7 +143,7 @@ class Write:
 class Run:
     """Neighbouring records in the same state."""
 
-    __slots__ = ("delivery_count", "first", "last", "lock_until_ms", "member", "state", "write")
+    __slots__ = ("delivery_count", "first", "is_rejected", "last", "lock_until_ms", "member", "state", "write")
 
     def __init__(
         self,
@@ -154,6 +154,7 @@ class Run:
         member: str = "",
         lock_until_ms: int = 0,
         write: Write | None = None,
+        is_rejected: bool = False,
     ) -> None:
         self.first = first
         #: Inclusive. first <= last.
@@ -165,6 +166,8 @@ class Run:
         self.lock_until_ms = lock_until_ms
         #: The decision that led to `state`, until it is persisted; an UNDO leads back to ACQUIRED.
         self.write = write
+        #: Whether a member rejected the record that waits for its copy to the dead-letter topic.
+        self.is_rejected = is_rejected
 
     def __repr__(self) -> str:
         pending = ", being persisted" if self.write is not None else ""
@@ -193,7 +196,14 @@ class Run:
     def split(self, offset: int) -> "Run":
         """Cut before `offset`; return the second part. first < offset <= last."""
         rest = Run(
-            offset, self.last, self.state, self.delivery_count, self.member, self.lock_until_ms, write=self.write
+            offset,
+            self.last,
+            self.state,
+            self.delivery_count,
+            self.member,
+            self.lock_until_ms,
+            write=self.write,
+            is_rejected=self.is_rejected,
         )
         self.last = offset - 1
         return rest
@@ -206,4 +216,5 @@ class Run:
             and (self.delivery_count == before.delivery_count or self.is_complete)
             and self.member == before.member
             and self.lock_until_ms == before.lock_until_ms
+            and self.is_rejected == before.is_rejected
         )

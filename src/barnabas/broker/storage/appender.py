@@ -21,7 +21,8 @@ from barnabas.wire.record_batch import HEADER_SIZE, LEADER_EPOCH_AT, BatchHeader
 
 logger = logging.getLogger(__name__)
 
-_new_header = tuple.__new__
+#: Twice as fast as a call of the class.
+_new_header = _new_info = tuple.__new__
 _patch_offset = struct.Struct(">q").pack_into
 _patch_epoch = struct.Struct(">i").pack_into
 EPOCH_MAX: Final = (1 << 31) - 1
@@ -44,7 +45,6 @@ class LogAppender:
     def append_as_leader(
         self,
         records: bytearray | memoryview,
-        *,
         leader_epoch: int,
         now_ms: int,
         origin: Origin = Origin.CLIENT,
@@ -52,19 +52,18 @@ class LogAppender:
     ) -> AppendInfo:
         """Check one batch, give it the next offsets and the epoch, and write it. Both are written into `records`.
 
-        Raises `Refused` (`InvalidRecords` with one entry for each bad record) before anything changes.
+        Raises `Refused` (`InvalidRecords` with one entry for each bad record) before anything changes. Called by position on
+        the hot path.
         """
         state = self._state
         if state.is_closed:
             raise state.storage_error()
         config = state.config
-        checked = check_leader_batch(records, config=config, origin=origin, now_ms=now_ms, partition=state.partition)
+        header, data, recompressed = check_leader_batch(records, config, origin, now_ms, state.partition)
         if state.env.check_framing and origin is Origin.CLIENT:
-            check_framing(checked.data, checked.header, partition=state.partition)
-        data = checked.data
-        header = checked.header
+            check_framing(data, header, partition=state.partition)
         size = len(data)
-        if checked.recompressed and size > config.max_message_bytes:
+        if recompressed and size > config.max_message_bytes:
             raise Refused(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"Message batch size is {size} bytes in append to partition {state.partition} which exceeds the maximum "
@@ -87,19 +86,15 @@ class LogAppender:
                 return self._duplicate(plan, header, size)
         _patch_offset(data, 0, first)
         _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)
-        self._start_epoch(leader_epoch, first)
+        if leader_epoch != state.epochs.latest_epoch:
+            self._start_epoch(leader_epoch, first)
         self._write(data, plan, first, last, header.max_timestamp, last, now_ms)
-        return AppendInfo(
-            Offset(first),
-            Offset(last),
-            now_ms if config.stamps_append_time else NO_LOG_APPEND_TIME,
-            state.log_start_offset,
-            header.record_count,
-            size,
-            False,
-            self._flusher.is_due(),
-            checked.recompressed,
-        )
+        flusher = self._flusher
+        append_time_ms = now_ms if config.stamps_append_time else NO_LOG_APPEND_TIME
+        is_due = last + 1 - flusher.recovery_point >= config.flush_messages and flusher.is_due()
+        log_start = state.log_start_offset
+        count = header.record_count
+        return _new_info(AppendInfo, (first, last, append_time_ms, log_start, count, size, False, is_due, recompressed))
 
     def _duplicate(self, plan: AppendPlan, header: BatchHeader, size: int) -> AppendInfo:
         state, before = self._state, plan.duplicate
@@ -224,14 +219,7 @@ class LogAppender:
         config = state.config
         try:
             segment = state.segments.active
-            if segment.should_roll(
-                size_bytes=len(data),
-                max_timestamp=max_timestamp,
-                last_offset=last,
-                now_ms=now_ms,
-                segment_bytes=config.segment_bytes,
-                roll_ms=config.roll_ms,
-            ):
+            if segment.should_roll(len(data), max_timestamp, last, now_ms, config.segment_bytes, config.roll_ms):
                 # A segment begins at the log end, even if compaction has removed the next offsets at the leader: recovery takes
                 # a hole between two segments for a lost tail.
                 end = state.log_end_offset

@@ -55,6 +55,8 @@ class LeaderEpochCache:
         self._store = store
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        #: The last epoch: asked by each append.
+        self.latest_epoch: LeaderEpoch | None = None
         #: Whether there are changes that the store does not have.
         self.dirty = False
         for entry in entries:
@@ -66,10 +68,6 @@ class LeaderEpochCache:
     @property
     def entries(self) -> list[EpochEntry]:
         return [self._entry(i) for i in range(len(self._epochs))]
-
-    @property
-    def latest_epoch(self) -> LeaderEpoch | None:
-        return LeaderEpoch(self._epochs[-1]) if self._epochs else None
 
     @property
     def latest(self) -> EpochEntry | None:
@@ -100,6 +98,7 @@ class LeaderEpochCache:
             starts.pop()
         epochs.append(epoch)
         starts.append(start_offset)
+        self.latest_epoch = LeaderEpoch(epoch)
         return True
 
     def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
@@ -152,6 +151,7 @@ class LeaderEpochCache:
         if at == len(self._starts):
             return False
         del self._epochs[at:], self._starts[at:]
+        self.latest_epoch = LeaderEpoch(self._epochs[-1]) if self._epochs else None
         self.dirty = True
         return True
 
@@ -171,6 +171,7 @@ class LeaderEpochCache:
         if self._epochs:
             self._epochs.clear()
             self._starts.clear()
+            self.latest_epoch = None
             self.dirty = True
 
     def flush(self) -> None:

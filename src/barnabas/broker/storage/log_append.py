@@ -6,7 +6,7 @@ writes, so that a refused batch leaves no trace. Follows Kafka's LogValidator an
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
@@ -46,20 +46,15 @@ RATIO_MAX: Final = (1, 1032, 64, 255, 1032)
 _LEGACY_OVERHEAD: Final = 14
 
 
-class CheckedBatch(NamedTuple):
-    """A batch that may be appended if its producer's state allows it."""
-
-    #: The header as the producer sent it, except for fields that were changed in `data`.
-    header: BatchHeader
-    #: The batch alone: without trailing bytes, with its timestamp and codec as the topic wants them. Writable.
-    data: bytearray | memoryview
-    recompressed: bool
-
-
 def check_leader_batch(
-    records: bytearray | memoryview, *, config: LogConfig, origin: Origin, now_ms: int, partition: TopicPartition
-) -> CheckedBatch:
-    """Check the one batch of a leader's append; stamp it or compress it again if the topic requires that."""
+    records: bytearray | memoryview, config: LogConfig, origin: Origin, now_ms: int, partition: TopicPartition
+) -> tuple[BatchHeader, bytearray | memoryview, bool]:
+    """Check the one batch of a leader's append; stamp it or compress it again if the topic requires that.
+
+    Returns the header, as the producer sent it except for fields that were changed in the batch; the batch alone: without
+    trailing bytes, with its timestamp and codec as the topic wants them, writable; and whether it was compressed again. It may
+    be appended if its producer's state allows it.
+    """
     try:
         header: BatchHeader = _new_header(BatchHeader, _unpack(records))
     except struct.error:
@@ -82,7 +77,8 @@ def check_leader_batch(
             f"The record batch size in the append to {partition} is {size} bytes which exceeds the maximum configured "
             f"value of {config.max_message_bytes}.",
         )
-    if crc32c(memoryview(records)[ATTRIBUTES_AT:size]) != crc:
+    view = records if records.__class__ is memoryview else memoryview(records)
+    if crc32c(view[ATTRIBUTES_AT:size]) != crc:
         raise _corrupt(f"Record is corrupt (stored crc = {crc})", partition)
     if origin is Origin.CLIENT and (
         base_offset
@@ -126,7 +122,7 @@ def check_leader_batch(
             raise _stamped_by_producer(count, partition)
         patch_max_timestamp(data, 0, max_timestamp, log_append_time=False)
         header = _new_header(BatchHeader, _unpack(data))
-    return CheckedBatch(header, data, recompressed)
+    return header, data, recompressed
 
 
 def _check_nothing_follows(records: bytearray | memoryview, size: int, partition: TopicPartition) -> None:

@@ -131,7 +131,8 @@ class LogState:
             )
         if offset <= self.high_watermark:
             return False
-        self.set_high_watermark(offset)
+        self.high_watermark = Offset(offset)
+        self.producers.on_high_watermark(offset)
         return True
 
     def update_high_watermark(self, offset: int) -> bool:

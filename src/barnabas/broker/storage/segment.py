@@ -386,7 +386,7 @@ class Segment:
     # -- writing
 
     def should_roll(
-        self, *, size_bytes: int, max_timestamp: int, last_offset: int, now_ms: int, segment_bytes: int, roll_ms: int
+        self, size_bytes: int, max_timestamp: int, last_offset: int, now_ms: int, segment_bytes: int, roll_ms: int
     ) -> bool:
         """Whether an append of `size_bytes` belongs into a new segment."""
         size = self.size_bytes
@@ -414,9 +414,7 @@ class Segment:
         """
         position = self.size_bytes
         size = len(data)
-        opened = self._file
-        if opened is None:
-            opened = self.file
+        opened = self._file or self.file
         entry_due = self._since_index_entry > self.index_interval_bytes
         # Steps that need a descriptor come before the write: no step after the write may fail.
         if self._offset_index is None and (entry_due or self._max_timestamp == UNKNOWN):
@@ -424,7 +422,9 @@ class Segment:
         if entry_due and not self._index_full:  # full: the next append goes to another segment
             self.offset_index.reserve_entry()
             self.time_index.reserve_entry()
-        write_fully(self._disk, opened.fd, data, position)
+        written = self._disk.pwrite(opened.fd, data, position)
+        if written < size:
+            write_fully(self._disk, opened.fd, memoryview(data)[written:], position + written)
         self.size_bytes = position + size
         tail = self.tail
         if len(tail) >= TAIL_MAX:

@@ -10,11 +10,14 @@ from barnabas.broker.storage.segment import Segment
 class SegmentList:
     """Base offsets strictly ascending; the last segment is the active one."""
 
-    __slots__ = ("_bases", "_segments")
+    __slots__ = ("_bases", "_segments", "active")
+
+    active: Segment
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         self._segments = sorted(segments, key=lambda segment: segment.base_offset)
         self._bases = [segment.base_offset for segment in self._segments]
+        self._note_active()
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -25,9 +28,12 @@ class SegmentList:
     def __contains__(self, segment: Segment) -> bool:
         return self.get(segment.base_offset) is segment
 
-    @property
-    def active(self) -> Segment:
-        return self._segments[-1]
+    def _note_active(self) -> None:
+        """Keep the last segment at hand for appends; a list without segments has none."""
+        if self._segments:
+            self.active = self._segments[-1]
+        elif hasattr(self, "active"):
+            del self.active
 
     @property
     def first(self) -> Segment:
@@ -53,12 +59,14 @@ class SegmentList:
         else:
             self._bases.insert(at, segment.base_offset)
             self._segments.insert(at, segment)
+        self._note_active()
 
     def remove(self, segment: Segment) -> None:
         at = bisect_left(self._bases, segment.base_offset)
         if at == len(self._bases) or self._segments[at] is not segment:
             raise BrokenInvariant(f"{segment} is not in the log")
         del self._bases[at], self._segments[at]
+        self._note_active()
 
     def floor(self, offset: int) -> int:
         """Return the place of the last segment whose base is at or below `offset`; -1 if there is none."""

@@ -28,7 +28,7 @@ LINK_VERSION: Final = "barnabas.link"
 ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
-    SHARE_VERSION: (0, 1),
+    SHARE_VERSION: (0, 2),  # 2: dead-letter topics (KIP-1191)
     LINK_VERSION: (0, 1),
 }
 

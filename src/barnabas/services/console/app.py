@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 from barnabas.services.console import (
     about,
     access,
+    clients,
     docs,
     events,
     export,
@@ -51,6 +52,7 @@ MODULES: Final = (
     groups,
     resets,
     access,
+    clients,
     schemas,
     inside,
     pipelines,

@@ -21,6 +21,7 @@ from barnabas.base.words import (
     ConfigResourceType,
     ConfigSource,
 )
+from barnabas.client.admin.client_metrics import pushing_clients
 from barnabas.client.admin.configs import describe_configs
 from barnabas.client.admin.groups import REBALANCING, committed_offsets, list_groups
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
@@ -29,6 +30,8 @@ from barnabas.client.admin.transactions import describe_transaction, list_transa
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut
 from barnabas.client.image import ClusterImage
+from barnabas.client.pushing import PushingClient
+from barnabas.services.doctor.checks import clients
 from barnabas.services.doctor.view import (
     COORDINATOR_TOPICS,
     BrokerView,
@@ -48,8 +51,11 @@ from barnabas.wire.messages.describe_user_scram_credentials import (
     UserName,
 )
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.wire.versions import api_named
 
 T = TypeVar("T")
+
+DESCRIBE_CLIENT_METRICS: Final = api_named("DescribeClientMetrics").key
 
 #: Topics in one request.
 TOPICS_AT_ONCE: Final = 200
@@ -74,7 +80,7 @@ class Looker:
         brokers = dict(await asyncio.gather(*(self._broker(broker_id) for broker_id in sorted(self._image.brokers))))
         answered = {broker_id: each for broker_id, each in brokers.items() if each is not None}
         # An answer that needs ZooKeeper may take seconds: ask everything else meanwhile.
-        (troubles, zookeeper), (of_topics, newest_ms, transactions, groups, tokens) = await asyncio.gather(
+        (troubles, zookeeper), (of_topics, newest_ms, transactions, groups, tokens, pushing) = await asyncio.gather(
             asyncio.gather(
                 asyncio.gather(*(self._zookeeper_of(broker_id) for broker_id in answered)),
                 self._zookeeper(answered.values()),
@@ -85,6 +91,7 @@ class Looker:
                 self._answer("transactions", self._transactions()),
                 self._answer("groups", self._groups()),
                 self._answer("delegation tokens", self._tokens()),
+                self._answer("metrics of clients", self._clients(answered.values())),
             ),
         )
         rebalancing, positions = groups or ({}, ())
@@ -108,6 +115,7 @@ class Looker:
             positions=positions,
             tokens=tokens or (),
             tiers=tiers or {},
+            clients=pushing or (),
             refused=tuple(self._refused),
         )
 
@@ -119,6 +127,11 @@ class Looker:
         if settings.get("zookeeper.ssl.client.enable") == "true":
             return ZooKeeperView(connect, trouble="it requires TLS with a certificate, which the doctor does not have")
         return await look_at_zookeeper(connect, self._in_trouble())
+
+    async def _clients(self, brokers: Iterable[BrokerView]) -> tuple[PushingClient, ...]:
+        if not all(DESCRIBE_CLIENT_METRICS in each.versions for each in brokers):
+            return ()
+        return tuple(await pushing_clients(self._cluster, clients.METRICS))
 
     async def _answer(self, what: str, question: Awaitable[T]) -> T | None:
         try:

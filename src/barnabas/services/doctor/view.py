@@ -6,6 +6,7 @@ from typing import Final
 
 from barnabas.base.ids import TopicPartition
 from barnabas.client.image import ClusterImage, PartitionInfo
+from barnabas.client.pushing import PushingClient
 from barnabas.services.doctor.room import FREE_SHARE_MIN
 
 #: The leader stamps records of these topics with its own clock, because the coordinator writes them.
@@ -35,6 +36,11 @@ class Limits:
     disk_share: float = FREE_SHARE_MIN
     #: Report this many uncopied segments. The active one is never copied, and copying runs at intervals.
     tier_segments: int = 3
+    #: Report clients whose requests take longer, whose records wait longer in their queues, or (below) whose applications
+    #: leave a smaller share of the time to `poll`.
+    client_latency_ms: int = 200
+    client_queue_ms: int = 1_000
+    client_idle_share: float = 0.1
     #: Report an answer that needs ZooKeeper and took longer.
     zookeeper_ms: int = 1_000
 
@@ -167,6 +173,8 @@ class ClusterView:
     positions: tuple[GroupPosition, ...] = ()
     tokens: tuple[TokenView, ...] = ()
     tiers: Mapping[TopicPartition, TierView] = field(default_factory=dict)
+    #: Clients that push their metrics.
+    clients: tuple[PushingClient, ...] = ()
     #: Unanswered questions.
     refused: tuple[str, ...] = ()
 

@@ -112,4 +112,5 @@ INDEX: dict[int, IndexEntry] = {
     10002: IndexEntry("alter_link", "AlterLink", 0, 0, 0, 0),
     10003: IndexEntry("delete_link", "DeleteLink", 0, 0, 0, 0),
     10004: IndexEntry("renew_leader_epoch", "RenewLeaderEpoch", 0, 0, 0, 0),
+    10005: IndexEntry("describe_client_metrics", "DescribeClientMetrics", 0, 0, 0, 0),
 }

@@ -1,6 +1,7 @@
 """The table of settings, compared with facts from Apache Kafka 3.9.1 itself (kafka_3_9_settings.json)."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -26,10 +27,13 @@ FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "kafka_3_9_settings.
 EXTRA_NAMES = {setting.name for setting in extra.SETTINGS + share_coordinator.SETTINGS} | {
     name for name in TOPIC_SETTINGS if name.startswith("barnabas.")
 }
-EXTRA_NAMES.add("group.share.max.share.sessions")  # of Kafka 4
+#: Settings that came with Kafka 4.
+EXTRA_NAMES |= {"group.share.max.share.sessions", "errors.deadletterqueue.group.enable"}
 
 #: Kafka 3.9 has a preview of share groups. Their settings are those of Kafka 4.3: (default, valid values).
 SHARE = {
+    "errors.deadletterqueue.auto.create.topics.enable": ("false", "None"),
+    "errors.deadletterqueue.topic.name.prefix": ("dlq.", "None"),
     "group.share.delivery.count.limit": ("5", "[2,...,10]"),
     "group.share.heartbeat.interval.ms": ("5000", "[1,...]"),
     "group.share.initialize.retry.interval.ms": ("30000", "[1,...]"),
@@ -177,7 +181,8 @@ def test_each_attribute_has_the_type_of_its_setting() -> None:
 
 def test_each_topic_setting_is_a_field_of_log_config_with_its_type() -> None:
     hints = get_type_hints(LogConfig)
-    assert set(hints) - {"overridden"} == {attribute_name(name) for name in TOPIC_SETTINGS}
+    derived = {each.name for each in fields(LogConfig) if not each.init}
+    assert set(hints) - {"overridden"} - derived == {attribute_name(name) for name in TOPIC_SETTINGS}
     for name, setting in TOPIC_SETTINGS.items():
         if name != "cleanup.policy":
             assert hints[attribute_name(name)] == PYTHON_TYPES[setting.type], name

@@ -1,6 +1,7 @@
 """A setting with an effect has code that reads it; a setting without such code says why it has no effect."""
 
 import ast
+import dataclasses
 import inspect
 from functools import cache
 from typing import Final
@@ -53,12 +54,14 @@ def read_in(code: str, *more: str) -> Readers:
 
 
 def topic_settings_read(found: Readers) -> set[str]:
-    """Return whether a field, a property of `LogConfig`, or another field that it is folded into is read."""
+    """Return whether a field, a property or a derived field of `LogConfig`, or a field that it is folded into is read."""
     fields = set(found.attributes)
     for name, value in vars(LogConfig).items():
         if isinstance(value, property) and name in found.loaded:
             assert value.fget is not None
             fields.update(inspect.getclosurevars(value.fget).unbound)
+    if {each.name for each in dataclasses.fields(LogConfig) if not each.init} <= found.loaded:
+        fields.update(inspect.getclosurevars(LogConfig.__post_init__).unbound)
     direct = {name for name in TOPIC_SETTINGS if name.replace(".", "_") in fields}
     return direct | {name for name, into in FOLDED.items() if into in direct}
 

@@ -22,7 +22,7 @@ from barnabas.base.ids import (
 )
 from barnabas.base.metrics.registry import Registry
 from barnabas.broker.api.control import ControlApi
-from barnabas.broker.replication.appends import AppendEntry, AppendOutcome
+from barnabas.broker.replication.appends import AppendEntry
 from barnabas.broker.replication.control import EPOCH_DURING_DELETE
 from barnabas.broker.replication.control_requests import SLICE_S, ControlRequests, PartitionOrder, StopOrder
 from barnabas.broker.replication.failed_dirs import FailedDirs
@@ -180,7 +180,7 @@ async def test_gap_is_early_after_another_leader_and_out_of_order_if_this_broker
     def produce(sequence: int) -> ErrorCode:
         builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
         builder.append(None, b"v", timestamp=0)
-        outcomes: list[AppendOutcome] = []
+        outcomes: list[AppendEntry] = []
         control._replicas.appends.append(
             [AppendEntry(TopicPartition("t", 0), bytearray(builder.build()))],
             required_acks=1,

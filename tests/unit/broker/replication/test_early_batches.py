@@ -7,7 +7,7 @@ import pytest
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import LeaderEpoch, TopicPartition
 from barnabas.broker.replication import early_batches
-from barnabas.broker.replication.appends import AppendEntry, AppendOutcome
+from barnabas.broker.replication.appends import AppendEntry
 from barnabas.broker.replication.state import PartitionLeadership
 from barnabas.broker.storage.log_types import Origin
 from barnabas.wire.record_batch import MAX_SEQUENCE
@@ -59,7 +59,7 @@ class Leader(World):
     def produce(
         self, sequence: int, *, producer: int = 7, epoch: int = 0, partition: int = 0, acks: int = -1
     ) -> ErrorCode:
-        outcomes: list[AppendOutcome] = []
+        outcomes: list[AppendEntry] = []
         tp = TopicPartition("t", partition)
         self.manager.appends.append(
             [AppendEntry(tp, self.batch(sequence, producer=producer, epoch=epoch))],
@@ -260,7 +260,7 @@ def test_refused_producer_gets_the_log_start(leader: Leader) -> None:
     for sequence in range(3):
         leader.produce(sequence)
     leader.log.maybe_increment_log_start_offset(2)
-    outcomes: list[AppendOutcome] = []
+    outcomes: list[AppendEntry] = []
     leader.manager.appends.append(
         [AppendEntry(leader.partition.tp, leader.batch(9))],
         required_acks=-1,

@@ -13,7 +13,7 @@ from barnabas.base.host import descriptors
 from barnabas.base.host.disk import Disk
 from barnabas.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.base.metrics.registry import Registry
-from barnabas.broker.replication.appends import AppendEntry, AppendOutcome
+from barnabas.broker.replication.appends import AppendEntry
 from barnabas.broker.replication.fetch_session_cache import CachedPartition, FetchKey
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.manager import ReplicaManager
@@ -310,7 +310,7 @@ def test_records_for_a_recreated_topic_do_not_go_to_the_old_log(tmp_path: Path) 
     world.partition.topic_id = TopicId(b"o" * 16)
     builder = BatchBuilder()
     builder.append(None, b"v", timestamp=world.clock.now_ms())
-    outcomes: list[AppendOutcome] = []
+    outcomes: list[AppendEntry] = []
     for topic_id in (None, b"o" * 16, b"n" * 16):
         world.manager.appends.append(
             [AppendEntry(TP, bytearray(builder.build()), topic_id=topic_id)],
@@ -641,7 +641,7 @@ def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path)
     assert polls == [[], [], []]
     world.log.segments.active.tail.clear()  # the poll must read the file to find the position
     disk.is_broken = True
-    produced: list[AppendOutcome] = []
+    produced: list[AppendEntry] = []
     world.manager.appends.append(
         [AppendEntry(TP, bytearray(plain_batch([(b"k", b"v")], timestamp=0)))],
         required_acks=1,

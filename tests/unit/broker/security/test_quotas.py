@@ -143,13 +143,13 @@ def test_entities_of_paths() -> None:
 def test_time_over_its_share_waits_no_longer_than_a_window() -> None:
     quota = made()
     quota.entity_changed(("alice", ABSENT), {Quota.REQUEST.value: "10"})
-    assert quota.limits_requests
+    assert Quota.REQUEST in quota.limited
     # One second of the loop is 100 percent-seconds: ten percent over ten seconds.
     assert quota.record(Quota.REQUEST, "alice", "app", 100.0, now_ms=0) == 0
     assert quota.record(Quota.REQUEST, "alice", "app", 1.0, now_ms=0) == 100
     assert quota.record(Quota.REQUEST, "alice", "app", 500.0, now_ms=0) == 1_000
     quota.entity_changed(("alice", ABSENT), {})
-    assert not quota.limits_requests
+    assert Quota.REQUEST not in quota.limited
 
 
 def test_throttled_entity_and_time_are_reported() -> None:

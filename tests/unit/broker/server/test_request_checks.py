@@ -80,7 +80,7 @@ def produce(
     context: Any = SimpleNamespace(
         allows=lambda *args: allowed,
         allows_topic=lambda *args: allowed,
-        throttle=lambda *args: 0,
+        quotas=SimpleNamespace(limited=frozenset()),
         replicas=SimpleNamespace(appends=SimpleNamespace(append=append)),
     )
     data = PartitionProduceData(index=0, records=memoryview(records))

@@ -91,7 +91,7 @@ async def test_missing_share_groups_are_logged_once_per_change_with_the_brokers_
         features = ClusterFeatures(zk)
         await put(zk, 1, is_ours=True)
         await features.refresh()
-        assert features.level(SHARE_VERSION) == 1
+        assert features.level(SHARE_VERSION) == 2
         assert lines() == [], "nothing was ever missing"
         for broker_id in (12, 3):
             await put(zk, broker_id, is_ours=False)

@@ -4,7 +4,7 @@ from typing import Final
 
 from barnabas.base.config.definition import Setting
 from barnabas.base.config.definitions import reasons
-from barnabas.base.config.definitions.shorthand import BOOLEAN, INT, LOW, MEDIUM, READ_ONLY, SHORT
+from barnabas.base.config.definitions.shorthand import BOOLEAN, CLUSTER_WIDE, INT, LOW, MEDIUM, READ_ONLY, SHORT, STRING
 from barnabas.base.config.units import HOUR_MS, MINUTE_MS
 from barnabas.base.config.validators import at_least, between
 
@@ -49,6 +49,10 @@ SETTINGS: Final = (
             "Highest limit of held records that a share group may be given."),
     Setting("group.share.max.share.sessions", INT, 2_000, MEDIUM, between(1, 10_000), READ_ONLY,
             "Share sessions that a broker keeps. A member has one with each broker that it fetches from."),
+    Setting("errors.deadletterqueue.auto.create.topics.enable", BOOLEAN, False, MEDIUM, None, CLUSTER_WIDE,
+            "Whether the dead-letter topic of a share group is created when the first record goes there."),
+    Setting("errors.deadletterqueue.topic.name.prefix", STRING, "dlq.", MEDIUM, None, CLUSTER_WIDE,
+            "Beginning of the names of dead-letter topics; empty: every topic that allows it can be one."),
     Setting("group.share.initialize.retry.interval.ms", INT, 30_000, LOW, at_least(1), READ_ONLY,
             "When a group coordinator asks again for the initial state of a share partition that a share coordinator did not "
             "confirm.", internal=True),

@@ -1,4 +1,5 @@
 """GetTelemetrySubscriptions v0 and PushTelemetry v0 (KIP-714): clients learn which metrics to push, and push them.
+DescribeClientMetrics v0, our own, shows them to tools.
 
 Pushed metrics are decompressed and read on a thread, one push at a time: clients choose their size.
 """
@@ -8,9 +9,11 @@ from typing import Final
 
 from barnabas.base.chance import random_uuid
 from barnabas.base.errors import ErrorCode, Malformed, Refused
+from barnabas.base.words import AclOperation
 from barnabas.broker.features.client_metrics import otlp
+from barnabas.broker.features.client_metrics.broker_times import BrokerTimes
 from barnabas.broker.features.client_metrics.instances import ACCEPTED_CODECS, NAME_CHARS_MAX, Client, Instances
-from barnabas.broker.features.client_metrics.store import Store
+from barnabas.broker.features.client_metrics.store import ClientSeries, Store
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
@@ -18,6 +21,14 @@ from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.refusal import refusal
 from barnabas.wire.compression import TooLarge, decompress
 from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.describe_client_metrics import (
+    DescribeClientMetricsRequest,
+    DescribeClientMetricsResponse,
+    DescribedClient,
+    DescribedLabel,
+    DescribedRequests,
+    DescribedSeries,
+)
 from barnabas.wire.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
@@ -30,10 +41,13 @@ _NO_ID: Final = bytes(16)
 
 
 class ClientMetricsApi:
-    def __init__(self, context: BrokerContext, instances: Instances, store: Store, on_thread: OnThread) -> None:
+    def __init__(
+        self, context: BrokerContext, instances: Instances, store: Store, times: BrokerTimes, on_thread: OnThread
+    ) -> None:
         self._context = context
         self._instances = instances
         self._store = store
+        self._times = times
         self._on_thread = on_thread
         self._reading = asyncio.Lock()
         self.pushes = 0
@@ -83,9 +97,46 @@ class ClientMetricsApi:
                 now_ms=self._context.now_monotonic_ms(),
                 is_ended=request.terminating,
             )
+            self._times.measure(client)
         self.pushes += 1
-        instance.pushes += 1
         return PushTelemetryResponse()
+
+    @serves("DescribeClientMetrics", refusal())
+    def describe(self, call: Call, request: DescribeClientMetricsRequest) -> HandlerResult:
+        self._context.require_cluster(call, AclOperation.DESCRIBE_CONFIGS)
+        now_ms = self._context.now_monotonic_ms()
+        wanted = None if request.metrics is None else frozenset(request.metrics)
+        return DescribeClientMetricsResponse(
+            clients=[_described(each, self._times, wanted, now_ms) for each in self._store.current(now_ms)]
+        )
+
+
+def _described(known: ClientSeries, times: BrokerTimes, wanted: frozenset[str] | None, now_ms: int) -> DescribedClient:
+    client = known.client
+    return DescribedClient(
+        client_instance_id=client.instance_id,
+        client_id=client.client_id,
+        software_name=client.software_name,
+        software_version=client.software_version,
+        principal=client.principal,
+        address=client.address,
+        interval_ms=known.interval_ms,
+        pushed_ms_ago=now_ms - known.pushed_ms,
+        is_ended=known.is_ended,
+        series=[
+            DescribedSeries(
+                name=point.name,
+                labels=[DescribedLabel(key=key, value=value) for key, value in point.labels],
+                value=point.value,
+            )
+            for point in known.points.values()
+            if wanted is None or point.name in wanted
+        ],
+        requests=[
+            DescribedRequests(api_key=api_key, count=each.count, total_ms=each.total_ms, waiting_ms=each.waiting_ms)
+            for api_key, each in sorted(times.of(client).items())
+        ],
+    )
 
 
 def _read(codec: int, metrics: bytes, bytes_max: int) -> otlp.Pushed:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from barnabas.broker.features.client_metrics.api import ClientMetricsApi
+from barnabas.broker.features.client_metrics.broker_times import BrokerTimes
 from barnabas.broker.features.client_metrics.instances import Instances
 from barnabas.broker.features.client_metrics.store import Store
 from barnabas.broker.parts.feature import Host, Plugin
@@ -13,8 +14,9 @@ class ClientMetricsPlugin(Plugin):
         context = host.context
         config = context.config
         self.instances = Instances(lambda: context.dynamic.client_metrics, bytes_max=config.telemetry_max_bytes)
-        self.store = Store(config.barnabas_client_metrics_max_series)
-        self.api = ClientMetricsApi(context, self.instances, self.store, host.on_thread)
+        times = BrokerTimes(host.pipeline)
+        self.store = Store(config.barnabas_client_metrics_max_series, on_empty=times.stop)
+        self.api = ClientMetricsApi(context, self.instances, self.store, times, host.on_thread)
         self.apis = (self.api,)
         host.metrics_server.pages.append(lambda: self.store.page(context.now_monotonic_ms()))
         self._add_gauges(host)

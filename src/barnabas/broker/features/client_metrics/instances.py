@@ -92,11 +92,6 @@ class Instance:
     may_push_early: bool = False
     is_terminating: bool = False
     last_error: ErrorCode = ErrorCode.NONE
-    pushes: int = 0
-    #: Requests that came before the end of the push interval.
-    throttled: int = 0
-    #: Requests that were refused for another reason.
-    refused: int = 0
 
     def is_silent(self, now_ms: int) -> bool:
         patience_ms = max(SILENCE_MS_LEAST, SILENT_INTERVALS * self.subscription.interval_ms)
@@ -166,8 +161,6 @@ class Instances:
     def failed(self, instance: Instance, code: ErrorCode) -> None:
         """Remember why a push was refused."""
         instance.last_error = code
-        if code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
-            instance.refused += 1
 
     def _check(
         self, instance: Instance, now_ms: int, subscription_id: int, is_terminating: bool, codec: int, size_bytes: int
@@ -189,7 +182,6 @@ class Instances:
 
     def _throttle(self, instance: Instance) -> Refused:
         self.throttled += 1
-        instance.throttled += 1
         return Refused(
             ErrorCode.THROTTLING_QUOTA_EXCEEDED,
             f"The client must wait for its push interval of {instance.subscription.interval_ms} ms.",
@@ -200,10 +192,7 @@ class Instances:
         subscriptions = self._current()
         instance = self.known.use(client.instance_id)
         if instance is None or instance.made_from is not subscriptions:
-            new = Instance(client, subscription_of(client, subscriptions), subscriptions, now_ms)
-            if instance is not None:
-                new.pushes, new.throttled, new.refused = instance.pushes, instance.throttled, instance.refused
-            instance = new
+            instance = Instance(client, subscription_of(client, subscriptions), subscriptions, now_ms)
             self.known.put(client.instance_id, instance)
         instance.client = client
         instance.seen_ms = now_ms

@@ -4,7 +4,7 @@ Owner: the event loop. The bound is a number of series: the clients whose last p
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,7 +48,9 @@ class ClientSeries:
 
 
 class Store:
-    def __init__(self, series_max: int) -> None:
+    def __init__(self, series_max: int, *, on_empty: Callable[[], None] = lambda: None) -> None:
+        """`on_empty` is called when the last client has gone."""
+        self._on_empty = on_empty
         #: By instance id. The client whose last push is the oldest comes first.
         self.clients: Recent[bytes, ClientSeries] = Recent(series_max, weigh=lambda _, client: 1 + len(client.points))
         #: Series that were left out or dropped because of a bound.
@@ -85,6 +87,8 @@ class Store:
         """Forget the clients that have not pushed for a long time, and return the others."""
         for key in [key for key, each in self.clients.items() if each.is_silent(now_ms)]:
             self.clients.pop(key)
+            if not self.clients:
+                self._on_empty()
         return self.clients.values()
 
     def page(self, now_ms: int) -> bytes:

@@ -6,6 +6,7 @@ from typing import Final
 from barnabas.services.doctor.checks import (
     brokers,
     certificates,
+    clients,
     clocks,
     controller,
     disks,
@@ -51,6 +52,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     certificates.tokens_last,
     settings.have_an_effect,
     settings.agree,
+    clients.slow,
+    clients.retry,
+    clients.throttled,
+    clients.old,
     versions.agree,
     versions.serve_share_groups,
 )

@@ -13,6 +13,10 @@ from barnabas.broker.features.client_metrics.instances import NAME_CHARS_MAX
 from barnabas.broker.zookeeper_client.znodes import decode_config
 from barnabas.client.connection import Connection, open_connection
 from barnabas.wire.compression import Codec, compress
+from barnabas.wire.messages.describe_client_metrics import (
+    DescribeClientMetricsRequest,
+    DescribeClientMetricsResponse,
+)
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -30,8 +34,8 @@ from barnabas.wire.messages.incremental_alter_configs import (
 )
 from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from barnabas.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from tests.support.otlp_data import LATENCY, gauge, metrics_data, point
 from tests.unit.broker.compose.live_broker import LISTENER, ask, live_broker
-from tests.unit.broker.features.client_metrics.otlp_data import LATENCY, gauge, metrics_data, point
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 KIND = ConfigResourceType.CLIENT_METRICS
@@ -178,3 +182,32 @@ async def test_hostile_pushes_are_refused_and_leave_nothing(tmp_path: Path) -> N
             ErrorCode.NONE,
             ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         )
+
+
+async def test_broker_describes_clients_with_its_own_time_for_their_requests(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        await alter(broker, "all", {"metrics": "*"})
+        client = await pushing(broker)
+        assert broker.pipeline.traces == ()
+        assert (await client.get(), await client.push()) == (ErrorCode.NONE, ErrorCode.NONE)
+        for _ in range(3):
+            await client.get()
+        answer = await ask(
+            broker, DescribeClientMetricsRequest(metrics=[LATENCY]), DescribeClientMetricsResponse, version=0
+        )
+        [described] = answer.clients
+        assert (described.client_id, described.software_name, described.is_ended) == ("orders", "barnabas", False)
+        [series] = described.series
+        assert (series.name, series.value, series.labels[0].key, series.labels[0].value) == (
+            LATENCY,
+            2.5,
+            "node_id",
+            "1",
+        )
+        assert {each.api_key: each.count for each in described.requests} == {71: 3, 72: 1}
+        nothing = DescribeClientMetricsRequest(metrics=[])
+        [without] = (await ask(broker, nothing, DescribeClientMetricsResponse, version=0)).clients
+        assert without.series == []
+        plugin = broker.plugin(ClientMetricsPlugin)
+        list(plugin.store.current(broker.context.now_monotonic_ms() + 3_600_000))
+        assert broker.pipeline.traces == ()

@@ -13,7 +13,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Gauge, Histogram, Histogr
 from barnabas.base.errors import Malformed
 from barnabas.broker.features.client_metrics import otlp
 from barnabas.broker.features.client_metrics.otlp import Series, read
-from tests.unit.broker.features.client_metrics.otlp_data import LATENCY, gauge, metrics_data, point, total
+from tests.support.otlp_data import LATENCY, gauge, metrics_data, point, total
 
 
 def test_gauges_and_sums_are_read_with_their_labels() -> None:

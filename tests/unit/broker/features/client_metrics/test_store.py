@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from barnabas.broker.features.client_metrics import otlp
 from barnabas.broker.features.client_metrics.otlp import Labels, Pushed, Series
 from barnabas.broker.features.client_metrics.store import INFO, Store, prometheus_name
-from tests.unit.broker.features.client_metrics.otlp_data import LATENCY
+from tests.support.otlp_data import LATENCY
 from tests.unit.broker.features.client_metrics.test_instances import client
 
 INTERVAL_MS = 60_000
