@@ -392,7 +392,7 @@ class RegistryWorld(SimCluster):
         self.registrants = [Registrant(self, "ann"), Registrant(self, "bob")]
         #: Id -> the schema that was acknowledged with it.
         self.ids: dict[int, str] = {}
-        self._is_over = False
+        self._is_over = self._is_audited = False
 
     def acknowledged(self, subject: str, schema_id: int, schema: str, where: str) -> None:
         self.oracle.acknowledged += 1
@@ -426,7 +426,7 @@ class RegistryWorld(SimCluster):
         self.world.after(self.world.between(1.0, 8.0), self._trouble)
 
     def _restart(self, instance: Instance) -> None:
-        if not instance.is_up:
+        if not instance.is_up and not self._is_audited:
             instance.start()
 
     def _resume(self, instance: Instance) -> None:
@@ -455,6 +455,7 @@ class RegistryWorld(SimCluster):
             world.run_until(world.now_s + 0.5)
         if not auditor.is_done:
             world.violate("a healthy cluster serves in time", "the registry does not answer")
+        self._is_audited = True
         for instance in self.instances:
             instance.kill()
 
