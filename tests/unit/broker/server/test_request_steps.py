@@ -80,10 +80,11 @@ async def calls_of(client: Client, request: bytes) -> float:
         await asked
     finally:
         sys.setprofile(None)
-    for name, number in calls.most_common():
-        if number >= REQUESTS // 2:
-            print(f"{number / REQUESTS:5.2f} {name}")
-    return sum(calls.values()) / REQUESTS
+    # The broker has other work in this time: leave out what not every other request calls.
+    steps = {name: number for name, number in calls.items() if number >= REQUESTS // 2}
+    for name, number in steps.items():
+        print(f"{number / REQUESTS:5.2f} {name}")
+    return sum(steps.values()) / REQUESTS
 
 
 @pytest.mark.parametrize("acks", [1, -1])
