@@ -13,18 +13,20 @@ from barnabas.wire.records import Record
 
 #: Returns the bytes to write for a record.
 Formatter = Callable[[TopicPartition, BatchHeader, Record], bytes]
+#: Returns how often a record was delivered to a share group.
+DeliveryCount = Callable[[TopicPartition, Record], int]
 _Deserializer = Callable[[bytes], bytes]
 
 
-def formatter_of(name: str, properties: Mapping[str, str]) -> Formatter:
+def formatter_of(name: str, properties: Mapping[str, str], delivery_count: DeliveryCount | None = None) -> Formatter:
     """Return the formatter for Kafka's class name, with or without its package."""
     simple = name.rpartition(".")[2].removesuffix("MessageFormatter").lower()
     if simple == "default":
-        return _default(properties)
+        return _default(properties, delivery_count)
     if simple == "noop":
         return lambda partition, header, record: b""
     if simple == "logging":
-        default = _default(properties)
+        default = _default(properties, delivery_count)
         return lambda partition, header, record: (
             _time_line(partition, header, record) + default(partition, header, record)
         )
@@ -51,7 +53,7 @@ _PROPERTIES = (
 )
 
 
-def _default(properties: Mapping[str, str]) -> Formatter:
+def _default(properties: Mapping[str, str], delivery_count: DeliveryCount | None) -> Formatter:
     for name in properties:
         if name not in _PROPERTIES and not name.startswith(("key.deserializer.", "value.deserializer.")):
             warn(
@@ -77,7 +79,13 @@ def _default(properties: Mapping[str, str]) -> Formatter:
     if flag("print.offset"):
         columns.append(lambda partition, header, record: b"Offset:%d" % record.offset)
     if flag("print.delivery"):
-        columns.append(lambda partition, header, record: b"Delivery:NOT_PRESENT")
+        columns.append(
+            lambda partition, header, record: (
+                b"Delivery:NOT_PRESENT"
+                if delivery_count is None
+                else b"Delivery:%d" % delivery_count(partition, record)
+            )
+        )
     if flag("print.epoch"):
         columns.append(lambda partition, header, record: b"Epoch:%d" % header.leader_epoch)
     if flag("print.headers"):

@@ -16,7 +16,7 @@ from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, LATEST
 from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
-from barnabas.cli._format import Formatter, formatter_of
+from barnabas.cli._format import DeliveryCount, Formatter, formatter_of
 from barnabas.cli._missing_topic import wait_until_created
 from barnabas.cli._output import say
 from barnabas.cli._parsing import matches, pairs
@@ -131,7 +131,7 @@ class Printing:
     key_deserializer: str | None
     value_deserializer: str | None
 
-    def printer(self) -> Formatter:
+    def printer(self, delivery_count: DeliveryCount | None = None) -> Formatter:
         properties = load_properties(self.formatter_config) if self.formatter_config else {}
         if self.key_deserializer:
             properties["key.deserializer"] = self.key_deserializer
@@ -140,7 +140,7 @@ class Printing:
         for item in self.property_:
             name, _, value = item.partition("=")
             properties[name.strip()] = value
-        return formatter_of(self.formatter, properties)
+        return formatter_of(self.formatter, properties, delivery_count)
 
 
 @TOOL.main
