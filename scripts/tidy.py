@@ -50,7 +50,9 @@ PATTERNS = {
     ),
 }
 #: Names that say nothing: of functions, classes, parameters and variables.
-NAMES = re.compile(r"(?:^|_)(?:told|anew|whoever|who|nobody|somebody)(?:_|$)|_is_none_|_that_are_none|^is_so$")
+NAMES = re.compile(
+    r"(?:^|_)(?:told|anew|whoever|who|nobody|somebody|under_way)(?:_|$)|_is_none_|_that_are_none|^is_so$"
+)
 
 
 class Hit(NamedTuple):

@@ -98,7 +98,7 @@ def _codecs() -> list[tuple[str, str, int]]:
     """Return the messages for which this process has compiled readers and writers: module, class, version."""
     from barnabas.wire import codec
 
-    return sorted({(cls.__module__, cls.__name__, at) for cls, at in (*codec._readers, *codec._writers)})
+    return sorted({(cls.__module__, cls.__name__, at) for cls, at in (*codec.readers, *codec.writers)})
 
 
 def _compile(codecs: list[tuple[str, str, int]]) -> None:

@@ -94,6 +94,9 @@ OF_OTHERS = {
     "--apache",  # tests.fuzz.siege
     "--kafka-brokers",  # pytest, with our plugin
     "--kafka-secure",
+    "--simulation-seed",  # likewise
+    "--simulation-seeds",
+    "--simulation-jobs",
 }
 
 

@@ -406,11 +406,18 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "connect": OURS,
         "json.loads": OURS,
     },
+    "testing/simulation/guests.py": {
+        "connect": SIMULATED,
+    },
     "testing/simulation/loop.py": {
         "connect": SIMULATED,
     },
     "testing/simulation/network.py": {
         "listen": SIMULATED,
+    },
+    "testing/simulation/worker.py": {
+        "pickle.dumps": OURS,
+        "pickle.loads": OURS,
     },
     "testing/simulation/zookeeper.py": {
         "create_connection": SIMULATED,

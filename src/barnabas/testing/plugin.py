@@ -13,6 +13,8 @@
 `--kafka-brokers N` (or `kafka_brokers` in the ini file) sets the size of the shared cluster; 1 by default. `--kafka-secure` (or
 `kafka_secure`) makes it a secure one: `kafka.client_settings()` and `kafka.librdkafka_settings()` have what clients need.
 
+`--simulation-seed N` runs one seed of the tests that `simulation.test` makes, `--simulation-seeds N` more or fewer of them.
+
 pytest loads this module at each start, so it imports nothing else of barnabas until a test needs a cluster.
 """
 
@@ -43,6 +45,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kafka-brokers", type=int, default=None, help="brokers of the cluster that tests share; default 1"
     )
     group.addoption("--kafka-secure", action="store_true", help="the shared cluster has TLS, users and ACLs")
+    simulation = parser.getgroup("simulation", "simulated worlds (barnabas.testing.simulation)")
+    simulation.addoption("--simulation-seed", type=int, default=None, help="run only this seed of each simulated test")
+    simulation.addoption(
+        "--simulation-seeds", type=int, default=None, help="run so many seeds of each simulated test, from 0"
+    )
+    simulation.addoption(
+        "--simulation-jobs", type=int, default=None, help="seeds at a time; one for each core by default, with xdist 1"
+    )
+    simulation.addoption(
+        "--simulation-folder", default=None, help="where failing seeds and their stories are kept; default .simulation"
+    )
     parser.addini("kafka_brokers", "brokers of the cluster that tests share", default="1")
     parser.addini("kafka_secure", "whether the shared cluster has TLS, users and ACLs", type="bool", default=False)
 
@@ -55,8 +68,20 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def _set_up_simulation(config: pytest.Config) -> None:
+    """Hand the options over, as soon as a module with simulated tests is loaded."""
+    from barnabas.testing.simulation.seeds import settings
+
+    settings.seed = config.getoption("--simulation-seed")
+    settings.seeds = config.getoption("--simulation-seeds")
+    settings.jobs = config.getoption("--simulation-jobs")
+    settings.folder = config.rootpath / (config.getoption("--simulation-folder") or ".simulation")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[_watches] = []  # a test may be run again
+    if hasattr(getattr(item, "obj", None), "simulated"):
+        _set_up_simulation(item.config)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -66,7 +66,7 @@ class RecordHelpers(ABC):
         """
         if isinstance(records, str | bytes):
             raise TypeError(f"produce takes a list of records: [{records!r}]")
-        given = [_record(each) for each in records]
+        given = [as_record(each) for each in records]
 
         async def write(client: AsyncClient) -> list[Record]:
             await _partitions_of(client, topic, partition)
@@ -74,8 +74,8 @@ class RecordHelpers(ABC):
                 sent = [
                     await producer.send(
                         topic,
-                        _bytes(each.value),
-                        key=_bytes(each.key),
+                        data_bytes(each.value),
+                        key=data_bytes(each.key),
                         headers=each.headers,
                         partition=partition,
                         timestamp_ms=each.timestamp_ms if each.timestamp_ms >= 0 else None,
@@ -96,13 +96,7 @@ class RecordHelpers(ABC):
         """Return all current records of the topic by partition and offset. `read_committed` leaves out aborted records, and all
         that follow an open transaction."""
 
-        async def read(client: AsyncClient) -> list[Record]:
-            wanted = await _partitions_of(client, topic, partition)
-            level = ISOLATION_LEVELS[isolation]
-            begins = await _offsets(client, wanted, EARLIEST, level)
-            return await _read(client, begins, await _offsets(client, wanted, LATEST, level), level)
-
-        return self.ask(read)
+        return self.ask(lambda client: read_topic(client, topic, partition=partition, isolation=isolation))
 
     def assert_records(
         self,
@@ -182,6 +176,16 @@ async def _partitions_of(client: AsyncClient, topic: str, partition: int | None)
     return [TopicPartition(topic, index) for index in known if partition in (None, index)]
 
 
+async def read_topic(
+    client: AsyncClient, topic: str, *, partition: int | None = None, isolation: Isolation = "read_committed"
+) -> list[Record]:
+    """Return all current records of the topic by partition and offset."""
+    wanted = await _partitions_of(client, topic, partition)
+    level = ISOLATION_LEVELS[isolation]
+    begins = await _offsets(client, wanted, EARLIEST, level)
+    return await _read(client, begins, await _offsets(client, wanted, LATEST, level), level)
+
+
 async def _offsets(
     client: AsyncClient, partitions: Iterable[TopicPartition], at: int, isolation_level: int
 ) -> dict[TopicPartition, int]:
@@ -254,7 +258,7 @@ def _lag_sentence(behind: Mapping[TopicPartition, int]) -> str:
 # -- comparing ------------------------------------------------------------------------------------------------------------
 
 
-def _bytes(data: Data) -> bytes | None:
+def data_bytes(data: Data) -> bytes | None:
     if data is None or isinstance(data, bytes):
         return data
     if not isinstance(data, str):
@@ -262,7 +266,7 @@ def _bytes(data: Data) -> bytes | None:
     return data.encode()
 
 
-def _record(given: Given) -> Record:
+def as_record(given: Given) -> Record:
     if isinstance(given, Record):
         return given
     if isinstance(given, tuple):
@@ -288,14 +292,14 @@ class _Comparison:
 
     def _wanted(self, given: Any) -> object:
         if self._whole:
-            return (_bytes(given.key), self._plain(given.value), given.headers)
+            return (data_bytes(given.key), self._plain(given.value), given.headers)
         if self._with_key:
-            return (_bytes(given[0]), self._plain(given[1]))
+            return (data_bytes(given[0]), self._plain(given[1]))
         return self._plain(given)
 
     def _plain(self, value: Any) -> object:
         """Return an expected value in the form of decoded ones."""
-        return value if self._decode is not None else _bytes(value)
+        return value if self._decode is not None else data_bytes(value)
 
     def _form(self, record: Record) -> str:
         value: object = record.value

@@ -421,9 +421,7 @@ MUTANTS = [
     Mutant(
         "a compaction that had no descriptor begins again at once",
         "broker/storage/cleaner/cleaner.py",
-        "                    after_ms = (\n"
-        "                        self.settings.backoff_ms\n"
-        "                    )  # the log is as dirty as before: without a pause this would loop\n",
+        "                    after_ms = self.settings.backoff_ms\n",
         "                    after_ms = 0\n",
         finding="scarcity 1",
         profile="scarce",

@@ -252,7 +252,7 @@ MUTANTS = [
         finding="tier reading 10",
         world="tier",
         test="unit/broker/storage/log/test_tiered_log.py"
-        "::test_a_replica_begins_where_the_tier_ends_while_local_retention_is_under_way",
+        "::test_a_replica_begins_where_the_tier_ends_during_local_retention",
         why="a thread of the simulation does all of its work at once",
     ),
     Mutant(

@@ -76,9 +76,8 @@ class Registered:
             return await self._on_thread(partial(self._ask, method, *path, body=body, **query))
         except RegistryRefused as error:
             if error.status == 401:
-                raise Refusal(
-                    403, "REGISTRY_SIGN_IN", str(error)
-                ) from None  # a 401 would end the session at the console
+                # A 401 would end the session at the console.
+                raise Refusal(403, "REGISTRY_SIGN_IN", str(error)) from None
             status = error.status if 400 <= error.status < 500 else 502
             raise Refusal(status, f"REGISTRY_{error.code}", str(error)) from None
         except RegistryUnreachable as error:

@@ -237,6 +237,8 @@ class Line:
         self.on_way_bytes = 0  #: sent by this side, not yet received by the other
         self.is_reset = False
         self.is_closed = False
+        #: Whether the end of what this side sends was sent.
+        self.is_ended = False
         self.is_gone = False
         self.descriptors = 0
         self.watchers: list[SimSocket] = []
@@ -336,6 +338,12 @@ class Line:
         for sock in self.watchers:
             sock.poll()
 
+    def end(self) -> None:
+        """End the stream of this side, once."""
+        if not self.is_reset and not self.is_ended:
+            self.is_ended = True
+            self._transmit(None)
+
     def close(self) -> None:
         """Close the last descriptor: data that was sent still arrives, then the end."""
         if self.is_closed or self.is_gone:
@@ -344,5 +352,4 @@ class Line:
         self.host.connections.discard(self)
         self.received.clear()
         self.received_bytes = 0
-        if not self.is_reset:
-            self._transmit(None)
+        self.end()

@@ -141,15 +141,36 @@ class SimSocket:
         self.loop.sockets.pop(self._fd, None)
 
 
-class SimServer:
-    """The result of `create_server`."""
+class SimServer(asyncio.AbstractServer):
+    """The result of `create_server`. It serves from the beginning; `wait_closed` does not wait for open connections."""
 
     def __init__(self, loop: SimLoop, sock: SimSocket) -> None:
         self._loop = loop
         self.sockets = [sock]
+        self._ended = loop.create_future()
 
     def close(self) -> None:
         self.sockets[0].close()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def get_loop(self) -> SimLoop:
+        return self._loop
+
+    def is_serving(self) -> bool:
+        return not self._ended.done()
+
+    async def start_serving(self) -> None:
+        """It does already."""
+
+    async def serve_forever(self) -> None:
+        try:
+            await self._ended
+        finally:
+            self.close()
+
+    async def wait_closed(self) -> None:
+        await self._ended
 
 
 class SimTransport(asyncio.Transport):
@@ -167,6 +188,7 @@ class SimTransport(asyncio.Transport):
         self._is_closing = False
         self._is_lost = False
         self._has_ended = False
+        self._ends_writing = False
         self._is_writing_paused = False
         self._read_is_due = False
         self._number = loop.world.number()
@@ -242,6 +264,21 @@ class SimTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._is_closing or self._is_lost
 
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """End this side's stream when everything is sent; the other side may go on."""
+        self._ends_writing = True
+        self._flush()
+
     def pause_reading(self) -> None:
         self._is_reading_paused = True
 
@@ -287,6 +324,8 @@ class SimTransport(asyncio.Transport):
         if self._is_writing_paused:
             self._is_writing_paused = False
             self._protocol.resume_writing()
+        if self._ends_writing:
+            self._line.end()
         if self._is_closing:
             self._loop.call_soon(self._lose, None)
 

@@ -467,9 +467,8 @@ async def test_offsets_are_deleted_where_they_may_be(broker: FakeBroker) -> None
 async def test_groups_that_may_not_be_described_are_not_listed(broker: FakeBroker) -> None:
     await join(broker, 9)
     broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.GROUP, "g"))
-    assert (
-        await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)
-    ).groups  # a client that may describe the cluster sees all groups
+    # A client that may describe the cluster sees all groups.
+    assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups
     broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME))
     assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups == []
 

@@ -369,7 +369,7 @@ def test_producer_may_repeat_batches_that_the_snapshot_of_a_clean_stop_lacks(par
     )
 
 
-def test_a_producer_may_repeat_all_that_was_under_way_when_the_broker_died(partition: Partition) -> None:
+def test_a_producer_may_repeat_all_batches_in_flight_when_the_broker_died(partition: Partition) -> None:
     for sequence in range(5):
         lead(partition, idempotent(sequence))
     partition.crash()
