@@ -110,7 +110,7 @@ def _consume(
         share_config(properties.get("group.id", group), properties), acknowledgement_mode=AcknowledgementMode.EXPLICIT
     )
     deliveries = _Deliveries()
-    printer = printing.printer(deliveries.count)
+    printer = printing.printer(delivery_count=deliveries.count)
     client = options(bootstrap_server, properties=properties, known=names.SHARE_CONSUMER)
     kind = AcknowledgeType.RELEASE if release else AcknowledgeType.REJECT if reject else AcknowledgeType.ACCEPT
 
