@@ -6,6 +6,7 @@ from tests.simulation.mutants import (
     links,
     replication,
     server,
+    services,
     storage,
     storage_faults,
     tier,
@@ -27,6 +28,7 @@ _ALL = [
     *links.MUTANTS,
     *tier.MUTANTS,
     *server.MUTANTS,
+    *services.MUTANTS,
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
