@@ -238,9 +238,7 @@ async def test_offsets_are_committed_in_a_transaction_by_topic_ids(broker: FakeB
 @pytest.mark.parametrize(
     ("version", "expected"), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-async def test_newer_producers_get_group_id_not_found(
-    broker: FakeBroker, version: int, expected: ErrorCode
-) -> None:
+async def test_newer_producers_get_group_id_not_found(broker: FakeBroker, version: int, expected: ErrorCode) -> None:
     topic = TxnOffsetCommitRequestTopic(
         name="orders",
         topic_id=topic_id("orders"),
