@@ -5,14 +5,11 @@ with it, and `BARNABAS_POSIX_ONLY=1 make test TESTS=tests/scenarios` all scenari
 test checks that.
 """
 
-import asyncio
 import errno
 import os
 import select
-import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -45,6 +42,8 @@ _LOOK_AT_PARENT_S: Final = 1.0
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop; with `BARNABAS_POSIX_ONLY` on asyncio's own loop."""
     if _POSIX_ONLY:
+        import asyncio
+
         return asyncio.run(main)
     import uvloop
 
@@ -156,12 +155,10 @@ def is_stopped(pid: int) -> bool:
     if IS_LINUX:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     else:
-        state = subprocess.check_output([_ps(), "-o", "state=", "-p", str(pid)], text=True).strip()
+        import subprocess
+
+        state = subprocess.check_output(["ps", "-o", "state=", "-p", str(pid)], text=True).strip()
     return state[:1] in ("T", "t")
-
-
-def _ps() -> str:
-    return shutil.which("ps") or "/bin/ps"
 
 
 def watch_child(pid: int) -> int:
