@@ -22,7 +22,7 @@ WORDS_MAX = {
     "src/barnabas/zookeeper": 1,
     "bench": 0,
     "scripts": 4,
-    "tests": 9,
+    "tests": 14,
 }
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
