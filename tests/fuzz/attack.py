@@ -144,19 +144,19 @@ def attack_target(
 
 def _one_connection(target: Target, inputs: Inputs, report: Report) -> None:
     chance = inputs.chance
-    who = chance.choice(("stranger", "eve", "eve", "eve", "zookeeper", "tls"))
-    if getattr(target, who, True) is None:
+    peer_kind = chance.choice(("stranger", "eve", "eve", "eve", "zookeeper", "tls"))
+    if getattr(target, peer_kind, True) is None:
         return  # the target has no such listener
     frames = chance.randrange(1, FRAMES_MAX)
     with contextlib.suppress(ConnectionResetError, BrokenPipeError, TimeoutError):
-        if who == "zookeeper":
+        if peer_kind == "zookeeper":
             peer = connect(target.zookeeper or 0)
             hello = struct.pack(">iqiq", 0, 0, 4_000, 0) + zk.buffer(bytes(16)) + b"\0"
             first = struct.pack(">i", len(hello)) + hello if chance.random() < 0.9 else b""
             kinds = {"zookeeper": inputs.zookeeper}
-        elif who == "tls":
+        elif peer_kind == "tls":
             peer, first, kinds = connect(target.tls or 0), b"", {"tls": inputs.tls}
-        elif who == "stranger":
+        elif peer_kind == "stranger":
             peer, first, kinds = connect(target.client), b"", inputs.kinds
         else:
             peer, first, kinds = target.login("eve"), b"", inputs.kinds
@@ -168,7 +168,7 @@ def _one_connection(target: Target, inputs: Inputs, report: Report) -> None:
                 if kind == "noise" and chance.random() < 0.9:
                     continue  # the frame ends the connection
                 data = kinds[kind]()
-                report.inputs[f"{who}: {kind}" if who in ("eve", "stranger") else who] += 1
+                report.inputs[f"{peer_kind}: {kind}" if peer_kind in ("eve", "stranger") else peer_kind] += 1
                 peer.sendall(data)
                 if chance.random() < 0.3:
                     with contextlib.suppress(TimeoutError):

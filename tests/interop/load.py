@@ -106,9 +106,8 @@ class GroupReader(_Thread):
     def _commit(self) -> None:
         try:
             self._consumer.commit(asynchronous=False)
-        except (
-            KafkaException
-        ) as refused:  # the coordinator moves, or the group rebalances: the next commit includes this one
+        # The coordinator moves, or the group rebalances: the next commit includes this one.
+        except KafkaException as refused:
             error = refused.args[0]
             assert not error.fatal(), error
 

@@ -199,9 +199,8 @@ def test_values_that_spark_does_not_have_name_their_row_and_column_or_give_it_an
         ask(uri, f"INSERT INTO odd VALUES ({number}, {row})")
     changes = stream.more()
     for row, change in zip(snapshot, changes, strict=True):
-        assert str(row) == str(change), (
-            "a snapshot and the log say the same"
-        )  # compared as text, because NaN is not equal to NaN
+        # Compared as text, because NaN is not equal to NaN.
+        assert str(row) == str(change), "a snapshot and the log say the same"
     assert [row["_error"] is None for row in changes] == [True, False, False, False, False, False]
     assert [row["note"] for row in changes] == ["good", "NaN", "large", "small", "end", "far"]
     assert "row id=6, column d: '0044-03-15 BC'" in changes[-1]["_error"]["message"]

@@ -26,9 +26,8 @@ def test_each_record_is_there_once_though_attempts_race_and_the_driver_dies_wher
         LocalCluster(brokers=1, config=CLUSTER_CONFIG) as cluster,
     ):
         chain = Chain(cluster, tmp_path, seed=3, master=master, speculation=True, rate=100, say=print)
-        sent = chain.run(
-            seconds=0, faults=["decided"]
-        )  # the run checks that each number is in the second topic and in the table once
+        # The run checks that each number is in the second topic and in the table once.
+        sent = chain.run(seconds=0, faults=["decided"])
         assert sent > 100
         assert chain.happened["decided"] == 1
         raced = won_by_the_second(tmp_path / "events")

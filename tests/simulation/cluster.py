@@ -689,17 +689,17 @@ class _LogCapture(logging.Handler):
         import asyncio
 
         loop = asyncio._get_running_loop()
-        who = getattr(loop, "name", "thread")
-        if who.startswith(BESIDE) != bool(self._cluster.prefix):
+        name = getattr(loop, "name", "thread")
+        if name.startswith(BESIDE) != bool(self._cluster.prefix):
             return  # a line of the other cluster
         message = record.getMessage()
-        self._cluster.world.note(who, f"{record.levelname[0]} {message}")
-        self._cluster.watch.heard(who, message)
+        self._cluster.world.note(name, f"{record.levelname[0]} {message}")
+        self._cluster.watch.heard(name, message)
         if self._cluster.echoes is not None:
-            self._cluster.echoes.heard(who, message)
+            self._cluster.echoes.heard(name, message)
         if self._cluster.faults is not None:
-            self._cluster.faults.heard(who, message)
+            self._cluster.faults.heard(name, message)
         if record.exc_info and record.exc_info[1] is not None:
             lines = "".join(traceback.format_exception(record.exc_info[1]))
             self._cluster.world.failure = record.exc_info[1]
-            self._cluster.world.violate("no exception is left unhandled", f"{who}: {message}\n{lines}")
+            self._cluster.world.violate("no exception is left unhandled", f"{name}: {message}\n{lines}")

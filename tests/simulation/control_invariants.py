@@ -45,6 +45,10 @@ STARTED_S = 2.5
 FORGOTTEN_S = 0.15
 #: How long a request to another broker may stay unfinished: requests time out after 3 s, and are repeated.
 SETTLED_S = 6.0
+#: The log line of a broker that cannot count the partitions of an internal topic.
+CANNOT_COUNT_LINE = " cannot read its number of partitions"
+#: The log line of a coordinator whose transaction has a deleted partition.
+NO_MARKER_LINE = " does not exist any more and needs no marker"
 
 
 class ControlInvariants:
@@ -318,18 +322,18 @@ class ControlInvariants:
                     f"{process.name} has forgotten the markers of {decided.transactional_id} for {sorted(forgotten)}",
                 )
 
-    def heard(self, who: str, message: str) -> None:
-        if message.startswith("how many partitions "):
+    def heard(self, broker: str, message: str) -> None:
+        if CANNOT_COUNT_LINE in message:
             self._cannot_count |= {
-                (each.name, each.lives) for each in self._cluster.brokers.values() if each.name == who
+                (each.name, each.lives) for each in self._cluster.brokers.values() if each.name == broker
             }
-        name, found, _ = message.partition(" does not exist any more and needs no marker")
+        name, found, _ = message.partition(NO_MARKER_LINE)
         if not found or not self._cluster.zookeeper.is_serving:
             return
         topic, _, index = name.rpartition("] ")[2].rpartition("-")
         tp = TopicPartition(topic, int(index))
         if not self._cluster.is_ignored(tp) and partition_state(tp) in self._nodes():
-            self._broken("an existing partition gets its transaction marker", f"{who} takes {tp} for gone")
+            self._broken("an existing partition gets its transaction marker", f"{broker} takes {tp} for gone")
 
     def _serves(self, broker: int) -> int:
         """Return the life of the broker that all others reach; 0 if there is none."""

@@ -136,14 +136,14 @@ class RepeatedLogLines:
         self._second = 0
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def heard(self, who: str, message: str) -> None:
+    def heard(self, name: str, message: str) -> None:
         """Count a broker's log line."""
         if int(self._world.now_s) != self._second:
             self._second = int(self._world.now_s)
             self._counts.clear()
-        self._counts[who, message] += 1
-        if self._counts[who, message] > SAME_MAX:
-            self._world.violate("nothing spins", f"{who} says more than {SAME_MAX} times in a second: {message}")
+        self._counts[name, message] += 1
+        if self._counts[name, message] > SAME_MAX:
+            self._world.violate("nothing spins", f"{name} says more than {SAME_MAX} times in a second: {message}")
 
 
 class ShortDescriptorRecreator(TopicRemaker):

@@ -53,12 +53,14 @@ HALF_DONE_LINES = (
     "truncating",
     "loaded in epoch",
     "rolled",
-    "is registered",
+    "registered with epoch",
     "bounced",
     "deleting",
     "settings of",
     "stopping",
 )
+#: The line of a broker whose cleaner begins with a log.
+COMPACTION_LINE = "[log cleaner] cleaning "
 #: How often a starting broker is looked at.
 STEP_S = 0.0005
 #: How often partition states and logs are looked at.
@@ -309,13 +311,13 @@ class Faults:
         self._awaited = self._world.random.choice(HALF_DONE_LINES)
         self._world.note("faults", f"wait for a broker to log {self._awaited!r}")
 
-    def heard(self, who: str, message: str) -> None:
+    def heard(self, name: str, message: str) -> None:
         """Look at a broker's log line."""
         is_awaited = self._awaited is not None and self._awaited in message
-        is_compaction = self._awaits_compaction and message.startswith("cleaning ")
+        is_compaction = self._awaits_compaction and message.startswith(COMPACTION_LINE)
         if self._has_ended or not (is_awaited or is_compaction):
             return
-        broker = next((each for each in self._cluster.brokers.values() if each.name == who), None)
+        broker = next((each for each in self._cluster.brokers.values() if each.name == name), None)
         if broker is None:
             return
         if is_compaction:

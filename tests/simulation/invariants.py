@@ -72,9 +72,9 @@ class Invariants:
         # Look after `Damage`: partitions that it excuses are skipped here.
         self._world.after(EVERY_S + 0.002, self._look)
 
-    def heard(self, who: str, message: str) -> None:
+    def heard(self, name: str, message: str) -> None:
         """Look at a broker's log line."""
-        self._control.heard(who, message)
+        self._control.heard(name, message)
 
     def note_ends(self, process: BrokerProcess) -> None:
         """Note the log ends of a dead process: its memory can be read until its next life begins."""

@@ -429,13 +429,13 @@ class LinkedWorld:
                 if header.is_control or header.producer_id < 0:
                     continue
                 for record in iter_records(data, position, header):
-                    who = bytes(record.value or b"").decode().partition(SEPARATOR)[0]
-                    if who.startswith(self.mirror.prefix) != (header.base_offset >= final):
-                        self._broken("a mirror is read-only until it is promoted", f"{tp} {record.offset}: {who}")
-                    if owners.setdefault(header.producer_id, who) != who:
+                    producer = bytes(record.value or b"").decode().partition(SEPARATOR)[0]
+                    if producer.startswith(self.mirror.prefix) != (header.base_offset >= final):
+                        self._broken("a mirror is read-only until it is promoted", f"{tp} {record.offset}: {producer}")
+                    if owners.setdefault(header.producer_id, producer) != producer:
                         self._broken(
                             "no producer id is given twice",
-                            f"{header.producer_id} is {owners[header.producer_id]}'s and {who}'s",
+                            f"{header.producer_id} is {owners[header.producer_id]}'s and {producer}'s",
                         )
 
     def _audit_groups(self) -> None:

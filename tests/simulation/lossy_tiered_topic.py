@@ -174,7 +174,7 @@ class LineageWatch:
         metadata = self._cluster.oracle.is_log_excused(REMOTE_LOG_METADATA_TOPIC)
         return metadata or any(offset in each for each in self._brought_again)
 
-    def reads(self, who: str, fetched: Fetched, since_s: float) -> None:
+    def reads(self, name: str, fetched: Fetched, since_s: float) -> None:
         """Check a fetched record: all of it must come from a leader that led at `since_s` or later."""
         allowed = {epoch: self._lineages[epoch] for epoch, led_s in self._led_s.items() if led_s >= since_s - SLACK_S}
         batches = [header for _, header in fetched.batches()]
@@ -183,13 +183,13 @@ class LineageWatch:
         found = [(each.base_offset, each.leader_epoch) for each in batches]
         if not any(all(epoch_at(lineage, offset) == epoch for offset, epoch in found) for lineage in allowed.values()):
             self._world.violate(
-                "records that an election removed are not read again", f"{who} read {found} of {TP}, led by {allowed}"
+                "records that an election removed are not read again", f"{name} read {found} of {TP}, led by {allowed}"
             )
         ends = [fetched.position - 1, *(each.last_offset for each in batches)]
         for before, header in zip(ends, batches, strict=False):
             if header.base_offset > before + 1:
                 self._world.violate(
-                    "history has no holes", f"{who} read {found} of {TP} from {fetched.position} on, led by {allowed}"
+                    "history has no holes", f"{name} read {found} of {TP} from {fetched.position} on, led by {allowed}"
                 )
 
 

@@ -63,6 +63,15 @@ def run_spark(seed: int) -> dict[str, Any]:
     return _report_of(seed, cluster, cluster.run, began_s)
 
 
+def run_registry(seed: int) -> dict[str, Any]:
+    """Run a cluster with three instances of a schema registry."""
+    from tests.simulation.registry_world import RegistryWorld
+
+    began_s = _begin(seed)
+    cluster = RegistryWorld(seed)
+    return _report_of(seed, cluster, cluster.run, began_s)
+
+
 def _begin(seed: int) -> float:
     _seed_random(seed)
     log = logging.getLogger("barnabas")
@@ -171,6 +180,7 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
         "storage": lambda: run_storage(seed),
         "link": lambda: run_linked(seed),
         "spark": lambda: run_spark(seed),
+        "registry": lambda: run_registry(seed),
         "tier": lambda: run_tiered(seed, seconds=options.get("seconds")),
     }
     report = {**_NO_REPORT, "seed": seed} | in_child(worlds[world])
@@ -215,9 +225,9 @@ def main() -> int:
     parser.add_argument("--mutant", help="put this defect into the code")
     parser.add_argument(
         "--world",
-        choices=("cluster", "storage", "link", "tier", "spark"),
+        choices=("cluster", "storage", "link", "tier", "spark", "registry"),
         default="cluster",
-        help="whole brokers, logs alone, two linked clusters, a cluster with tiered storage, or one with queries of Spark",
+        help="whole brokers, logs alone, two linked clusters, or a cluster with tiered storage, queries of Spark or a registry",
     )
     parser.add_argument("--stop-at-first", action="store_true")
     parser.add_argument("--seconds", type=float, help="virtual seconds of faults")

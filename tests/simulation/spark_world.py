@@ -175,8 +175,10 @@ class Operator(Client):
     async def _refused(self, query: Query, error: type[Exception], **options: str) -> None:
         """Run the query until it fails with this error. Other failures may come before."""
         while True:
-            driver = self._start(query, **options)
+            driver, before = self._start(query, **options), query.rows_done
             while driver.is_up:
+                if query.rows_done > before:
+                    self.world.violate("a batch that is not the same is refused", f"{driver.name} was not refused")
                 await asyncio.sleep(0.1)
             if isinstance(driver.failure, error):
                 self.note(f"{driver.name} was refused: {error.__name__}")

@@ -20,6 +20,7 @@ LINKED = (0, 4) if SEEDS <= 100 else (0, SEEDS // 10)
 #: Seeds of queries of Spark: a copied checkpoint, one that was rewound by hand, one by command, and a driver that comes back
 #: late (29).
 SPARK = "2,3,4,29" if SEEDS <= 100 else f"0:{SEEDS // 20}"
+REGISTRY = "0:3" if SEEDS <= 100 else f"0:{SEEDS // 20}"
 CHUNK = 6 if SEEDS <= 100 else 25
 
 
@@ -71,6 +72,18 @@ def test_queries_of_spark_write_every_row_exactly_once() -> None:
     report = simulate(SPARK, "--world", "spark")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 20 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
+
+
+def test_registry_keeps_every_schema_that_it_has_acknowledged() -> None:
+    report = simulate(REGISTRY, "--world", "registry")
+    assert not report["failures"], describe(report)
+    assert report["acknowledged"] > 10 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
+
+
+def test_same_seed_of_a_registry_is_the_same_run() -> None:
+    alone = simulate("1", "--world", "registry", "--digests")
+    again = simulate("0,1", "--world", "registry", "--digests")
+    assert alone["digests"]["1"] == again["digests"]["1"]
 
 
 def test_same_seed_of_blocking_code_is_the_same_run() -> None:

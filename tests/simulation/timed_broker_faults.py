@@ -36,26 +36,26 @@ class TimedBrokerFaults(TimedFaults):
     @property
     def kinds(self) -> tuple[Callable[[], None], ...]:
         return (
-            self.spoil_the_state_of_who_returns,
+            self.spoil_the_state_of_a_returning_broker,
             self.cut_power_while_asked,
             self.tear_a_large_flush,
             self.damage_a_snapshot,
             self.spoil_a_reassignment,
-            self.spoil_the_settings_of_who_is_gone,
+            self.spoil_the_settings_of_a_dead_broker,
             self.lose_zookeeper_as_it_registers,
             self.hide_a_partition,
             self.hide_what_waits_for_a_marker,
             self.miss_a_deletion,
             self.miss_a_change,
             self.replace_a_plan,
-            self.move_from_who_is_away,
+            self.move_from_an_absent_broker,
             self.lose_a_whole_isr,
             self.miss_an_epoch,
         )
 
     # -- invalid data in ZooKeeper at a certain moment -----------------------------------------------------------------------
 
-    def spoil_the_state_of_who_returns(self) -> None:
+    def spoil_the_state_of_a_returning_broker(self) -> None:
         """Restart a leader while no broker can read the partition's state."""
         controller = self._cluster.controller()
         led = [
@@ -88,7 +88,7 @@ class TimedBrokerFaults(TimedFaults):
             lambda: self._spoil(tp, lambda: self._cluster.stranger.remove(paths.CONTROLLER), for_s=2.0),
         )
 
-    def spoil_the_settings_of_who_is_gone(self) -> None:
+    def spoil_the_settings_of_a_dead_broker(self) -> None:
         """Kill the whole ISR while the topic's settings, which decide about unclean elections, are unreadable."""
         tp = self._choose(self._states())
         if tp is None or self._faults.damage.has_any():
@@ -207,7 +207,7 @@ class TimedBrokerFaults(TimedFaults):
         mend = self._send_away(away, for_s=2.5)
         self._when(lambda: not self._cluster.is_registered(away.id), change)
 
-    def move_from_who_is_away(self) -> None:
+    def move_from_an_absent_broker(self) -> None:
         """Move the replica of a leader to another broker while the leader has no session."""
         tp = self._choose(self._states())
         if tp is None:

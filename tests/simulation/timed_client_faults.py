@@ -347,9 +347,9 @@ class TimedFaultClient(ForeignClient):
                     lambda: producers.verification(identity.producer_id) is not entry
                 ):
                     return
-                asked = len(verifier._under_way)
+                asked = len(verifier._in_flight)
                 tasks.append(self._begin_task(self._send_in(two, record, identity, name, led)))
-                await self._until(lambda: len(verifier._under_way) > asked, 0.05)
+                await self._until(lambda: len(verifier._in_flight) > asked, 0.05)
             finally:
                 answers.release()
                 outcomes = await asyncio.gather(*tasks)

@@ -1,14 +1,20 @@
 """Rules of the suite itself."""
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.simulation.control_invariants import CANNOT_COUNT_LINE, NO_MARKER_LINE
+from tests.simulation.faults import COMPACTION_LINE, HALF_DONE_LINES
+
 ROOT = Path(__file__).parents[2]
+LOG_METHODS = ("debug", "info", "warning", "error")
 #: A test that fails when it runs for the first time, and then passes.
 FAILS_ONCE = """
 from pathlib import Path
@@ -50,3 +56,20 @@ def test_modules_that_start_brokers_are_those_that_are_tried_again() -> None:
     modules = (ROOT / "tests/unit").rglob("test_*.py")
     with_brokers = {str(path.relative_to(ROOT)) for path in modules if starts.search(path.read_text())}
     assert with_brokers == {path for path in conftest.REAL_PROCESSES if path.startswith("tests/unit/")}
+
+
+@cache
+def broker_log_lines() -> list[str]:
+    return [
+        call.args[0].value
+        for path in (ROOT / "src/barnabas/broker").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LOG_METHODS
+        if call.args and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
+    ]
+
+
+@pytest.mark.parametrize("text", [*HALF_DONE_LINES, COMPACTION_LINE, CANNOT_COUNT_LINE, NO_MARKER_LINE])
+def test_each_line_that_the_simulation_listens_for_is_logged_by_a_broker(text: str) -> None:
+    """A fault that waits for a line that is worded otherwise never happens, and no other test fails."""
+    assert any(text in line for line in broker_log_lines())

@@ -31,9 +31,8 @@ def read(data: bytes | str, *, parse_float: Callable[[str], Any] = _finite) -> A
         return json.loads(text, parse_constant=_refuse_constant, parse_float=parse_float)
     except BadJson:
         raise
-    except (
-        ValueError
-    ) as error:  # also for an integer with more digits than Python converts, and for other bytes than UTF-8
+    # Also for an integer with more digits than Python converts, and for other bytes than UTF-8.
+    except ValueError as error:
         raise BadJson(f"not JSON: {error}") from None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from barnabas.base import garbage
 from barnabas.base.config.properties import load as load_properties
 from barnabas.base.errors import BarnabasError, leaves
+from barnabas.base.host import kernel
 from barnabas.base.host.descriptors import raise_limit
 from barnabas.base.host.parent import die_with_parent
 from barnabas.base.host.systemd import Notifier
@@ -32,13 +33,11 @@ WARM_APIS = ("ApiVersions", "Metadata", "Produce", "Fetch", "LeaderAndIsr", "Upd
 
 def run_broker(properties: Mapping[str, str], *, control_path: str | None = None) -> int:
     """Run a broker as this process, until SIGTERM or SIGINT. Returns the exit code."""
-    import uvloop
-
     die_with_parent()
     raise_limit()
     exit_code = 0
     try:
-        uvloop.run(_run_until_signal(properties, control_path))
+        kernel.run(_run_until_signal(properties, control_path))
     except* BarnabasError as errors:
         for error in leaves(errors):
             log.critical("%s", error)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
+from barnabas.base.host import kernel
 from barnabas.cli._command import UsageError, warn
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
@@ -71,9 +72,7 @@ def run(config: ClientConfig, body: Callable[[AsyncClient], Awaitable[T]], *, fa
 
     try:
         if fast:
-            import uvloop
-
-            return uvloop.run(main())
+            return kernel.run(main())
         return asyncio.run(main())
     except asyncio.CancelledError:
         if is_terminated:

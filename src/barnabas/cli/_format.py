@@ -11,20 +11,29 @@ from barnabas.cli._command import UsageError, warn
 from barnabas.wire.record_batch import LOG_APPEND_TIME, BatchHeader
 from barnabas.wire.records import Record
 
+#: Converts a key or a value to the bytes to write.
+Deserializer = Callable[[bytes], bytes]
 #: Returns the bytes to write for a record.
 Formatter = Callable[[TopicPartition, BatchHeader, Record], bytes]
-_Deserializer = Callable[[bytes], bytes]
+#: Returns how often a record was delivered to a share group.
+DeliveryCount = Callable[[TopicPartition, Record], int]
 
 
-def formatter_of(name: str, properties: Mapping[str, str]) -> Formatter:
-    """Return the formatter for Kafka's class name, with or without its package."""
+def formatter_of(
+    name: str,
+    properties: Mapping[str, str],
+    by_schema: Deserializer | None = None,
+    delivery_count: DeliveryCount | None = None,
+) -> Formatter:
+    """Return the formatter for Kafka's class name, with or without its package. `by_schema` converts keys and values for which
+    no deserializer is named."""
     simple = name.rpartition(".")[2].removesuffix("MessageFormatter").lower()
     if simple == "default":
-        return _default(properties)
+        return _default(properties, by_schema, delivery_count)
     if simple == "noop":
         return lambda partition, header, record: b""
     if simple == "logging":
-        default = _default(properties)
+        default = _default(properties, by_schema, delivery_count)
         return lambda partition, header, record: (
             _time_line(partition, header, record) + default(partition, header, record)
         )
@@ -51,7 +60,9 @@ _PROPERTIES = (
 )
 
 
-def _default(properties: Mapping[str, str]) -> Formatter:
+def _default(
+    properties: Mapping[str, str], by_schema: Deserializer | None, delivery_count: DeliveryCount | None
+) -> Formatter:
     for name in properties:
         if name not in _PROPERTIES and not name.startswith(("key.deserializer.", "value.deserializer.")):
             warn(
@@ -66,9 +77,10 @@ def _default(properties: Mapping[str, str]) -> Formatter:
 
     separator, line_end = text("key.separator", "\t"), text("line.separator", "\n")
     headers_separator, null = text("headers.separator", ","), text("null.literal", "null")
-    key_text, value_text, header_text = (
-        _deserializer(properties.get(f"{part}.deserializer")) for part in ("key", "value", "headers")
+    key_text, value_text = (
+        _deserializer(properties.get(f"{part}.deserializer"), by_schema or _as_it_is) for part in ("key", "value")
     )
+    header_text = _deserializer(properties.get("headers.deserializer"), _as_it_is)
     columns: list[Formatter] = []
     if flag("print.timestamp"):
         columns.append(lambda partition, header, record: _timestamp(header, record).encode())
@@ -77,7 +89,13 @@ def _default(properties: Mapping[str, str]) -> Formatter:
     if flag("print.offset"):
         columns.append(lambda partition, header, record: b"Offset:%d" % record.offset)
     if flag("print.delivery"):
-        columns.append(lambda partition, header, record: b"Delivery:NOT_PRESENT")
+        columns.append(
+            lambda partition, header, record: (
+                b"Delivery:NOT_PRESENT"
+                if delivery_count is None
+                else b"Delivery:%d" % delivery_count(partition, record)
+            )
+        )
     if flag("print.epoch"):
         columns.append(lambda partition, header, record: b"Epoch:%d" % header.leader_epoch)
     if flag("print.headers"):
@@ -105,10 +123,10 @@ def _default(properties: Mapping[str, str]) -> Formatter:
 _NUMBERS = {"Integer": ">i", "Long": ">q", "Short": ">h", "Float": ">f", "Double": ">d"}
 
 
-def _deserializer(name: str | None) -> _Deserializer:
+def _deserializer(name: str | None, default: Deserializer) -> Deserializer:
     """Return the function for one of Kafka's own deserializers, by class name."""
     if name is None:
-        return _as_it_is
+        return default
     simple = name.rpartition(".")[2].removesuffix("Deserializer")
     if simple in ("String", "ByteArray", "Bytes"):
         return _as_it_is
@@ -121,7 +139,7 @@ def _deserializer(name: str | None) -> _Deserializer:
     raise UsageError(f"{name} is a Java class that cannot be loaded here: use one of Kafka's own deserializers")
 
 
-def _number(name: str, layout: struct.Struct) -> _Deserializer:
+def _number(name: str, layout: struct.Struct) -> Deserializer:
     def read(data: bytes) -> bytes:
         if len(data) != layout.size:
             raise ValueError(f"Size of data received by {name}Deserializer is not {layout.size}")

@@ -29,7 +29,8 @@ def tool_help(name: str, summary: str, tool: Tool) -> str:
 
 def _examples_heading(tool: Tool) -> str:
     """Say where the cluster is, if the examples leave it to the environment."""
-    is_left_out = BOOTSTRAP in tool.options and not any(BOOTSTRAP.flag in line for line in tool.examples)
+    is_read = any(option.env == BOOTSTRAP.env for option in tool.options)
+    is_left_out = is_read and not any(BOOTSTRAP.flag in line for line in tool.examples)
     return f"Examples, after export {BOOTSTRAP.env}=localhost:9092" if is_left_out else "Examples"
 
 

@@ -16,7 +16,11 @@ _JAVA_MIN = 17
 def need(extra: str, *modules: str) -> None:
     """:raises UsageError: if a module is missing; the message says how to install it."""
     for module in modules:
-        if importlib.util.find_spec(module) is None:
+        try:
+            is_here = importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:  # not even its package is
+            is_here = False
+        if not is_here:
             raise UsageError(f"{module} is missing: pip install 'barnabas[{extra}]'")
 
 

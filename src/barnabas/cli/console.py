@@ -1,11 +1,12 @@
 """`barnabas console`: the cluster in a browser, in the foreground."""
 
-import os
+from dataclasses import replace
 from pathlib import Path
 
 from barnabas.cli._needs import need
+from barnabas.cli._registry import REGISTRY, registry_config
 from barnabas.cli.tool import CONNECTION, Option, Tool
-from barnabas.client.config import ClientConfig, load_properties
+from barnabas.client.config import ClientConfig
 
 TOOL = Tool(
     note="See [console](console.md).",
@@ -20,14 +21,10 @@ TOOL = Tool(
         Option("--ssl-certificate", "Serve HTTPS with this certificate (and chain).", metavar="FILE.pem"),
         Option("--ssl-key", "The key of the certificate.", metavar="FILE.pem"),
         Option("--behind-proxy", "There is a proxy in front that speaks HTTPS and sets X-Forwarded-For.", bool),
-        Option("--schema-registry", "A schema registry, to decode records and to show schemas.", metavar="URL"),
-        Option(
-            "--schema-registry-config",
-            "Settings for the registry: basic.auth.user.info, bearer.auth.token, ssl.ca.location. "
-            "SCHEMA_REGISTRY_USER and SCHEMA_REGISTRY_TOKEN in the environment do as well. With sign-in the registry is "
-            "asked as the user, and the file has no credentials.",
-            Path,
-            metavar="FILE",
+        replace(REGISTRY[0], help="A schema registry, to decode records and to show schemas."),
+        replace(
+            REGISTRY[1],
+            help=f"{REGISTRY[1].help} With sign-in the registry is asked as the user, and the file has no credentials.",
         ),
         Option(
             "--inside",
@@ -71,17 +68,7 @@ def _console(
         key=ssl_key,
         behind_proxy=behind_proxy,
         schema_registry=schema_registry,
-        schema_registry_config=_registry_config(schema_registry, schema_registry_config),
+        schema_registry_config=registry_config(schema_registry, schema_registry_config),
         inside=inside,
     )
     return server.run(settings, lambda url: _service.announce("console", url))
-
-
-def _registry_config(url: str | None, file: Path | None) -> dict[str, str]:
-    """Return the file's settings; without a file, credentials from the environment."""
-    if file is not None:
-        return load_properties(file)
-    if url is None:
-        return {}
-    names = {"SCHEMA_REGISTRY_USER": "basic.auth.user.info", "SCHEMA_REGISTRY_TOKEN": "bearer.auth.token"}
-    return {setting: os.environ[name] for name, setting in names.items() if os.environ.get(name)}

@@ -6,20 +6,22 @@ Without `--group` it reads all partitions itself, so it creates no group that is
 import asyncio
 import dataclasses
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, LATEST
 from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
-from barnabas.cli._format import Formatter, formatter_of
+from barnabas.cli._format import DeliveryCount, Deserializer, Formatter, formatter_of
 from barnabas.cli._missing_topic import wait_until_created
 from barnabas.cli._output import say
 from barnabas.cli._parsing import matches, pairs
+from barnabas.cli._registry import REGISTRY, registry_client
 from barnabas.cli.tool import BOOTSTRAP, Option, Tool, exactly_one, excludes, needs
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
@@ -31,7 +33,10 @@ from barnabas.client.group import GroupConsumer
 from barnabas.client.membership import GroupConfig
 from barnabas.client.settings import consumer_config, group_config
 from barnabas.client.subscription import Subscription
-from barnabas.wire.records import iter_records
+from barnabas.wire.records import Record, iter_records
+
+if TYPE_CHECKING:
+    from barnabas.cli._schema_values import SchemaReader
 
 _FOREVER_MS = 2**31
 _STARTS: Final = {"earliest": EARLIEST, "latest": LATEST}
@@ -75,6 +80,7 @@ TOOL = Tool(
         Option("--formatter-config", "Properties file with properties of the formatter.", metavar="FILE"),
         Option("--key-deserializer", "String, Long, Integer, …, as Kafka names them.", metavar="CLASS"),
         Option("--value-deserializer", "The same for values.", metavar="CLASS"),
+        *REGISTRY,
         Option("--skip-message-on-error", "Skip what cannot be printed.", bool),
         Option("--enable-systest-events", "Print shutdown_complete at the end.", bool),
     ),
@@ -91,6 +97,7 @@ TOOL = Tool(
     examples=(
         "barnabas console-consumer --topic orders --from-beginning",
         "barnabas console-consumer --topic orders --group billing --property print.key=true",
+        "barnabas console-consumer --topic orders --schema-registry http://localhost:8081",
     ),
 )
 
@@ -131,7 +138,7 @@ class Printing:
     key_deserializer: str | None
     value_deserializer: str | None
 
-    def printer(self) -> Formatter:
+    def printer(self, by_schema: Deserializer | None = None, delivery_count: DeliveryCount | None = None) -> Formatter:
         properties = load_properties(self.formatter_config) if self.formatter_config else {}
         if self.key_deserializer:
             properties["key.deserializer"] = self.key_deserializer
@@ -140,7 +147,7 @@ class Printing:
         for item in self.property_:
             name, _, value = item.partition("=")
             properties[name.strip()] = value
-        return formatter_of(self.formatter, properties)
+        return formatter_of(self.formatter, properties, by_schema, delivery_count)
 
 
 @TOOL.main
@@ -152,6 +159,8 @@ def _consume(
     group: str | None,
     selection: Selection,
     printing: Printing,
+    schema_registry: str | None,
+    schema_registry_config: Path | None,
     max_messages: int,
     timeout_ms: int,
     skip_message_on_error: bool,
@@ -166,7 +175,8 @@ def _consume(
     group_id = _group_id(group, properties)
     if group_id is not None and selection.partition is not None:
         raise UsageError("Options group and partition cannot be specified together.")
-    printer, start = printing.printer(), selection.start
+    schemas = _schemas(schema_registry, schema_registry_config)
+    printer, start = printing.printer(schemas), selection.start
     client = options(bootstrap_server, properties=properties, known=names.CONSUMER)
     config = consumer_config(properties)
 
@@ -178,13 +188,22 @@ def _consume(
             reading = dataclasses.replace(config, auto_offset_reset="earliest")
         member = group_config(group_id, properties) if group_id is not None else None
         async with _source(cluster, reading, selection, first, member) as source:
-            await _print_all(source, printer, config, max_messages, timeout_ms, skip_message_on_error)
+            await _print_all(source, printer, schemas, config, max_messages, timeout_ms, skip_message_on_error)
 
     try:
         run(client, consume)
     finally:
         if enable_systest_events:
             say("shutdown_complete")
+
+
+def _schemas(url: str | None, file: Path | None) -> "SchemaReader | None":
+    client = registry_client(url, file)
+    if client is None:
+        return None
+    from barnabas.cli._schema_values import SchemaReader
+
+    return SchemaReader(client)
 
 
 def _group_id(given: str | None, properties: Mapping[str, str]) -> str | None:
@@ -301,7 +320,13 @@ class _Count:
 
 
 async def _print_all(
-    source: Source, printer: Formatter, config: ConsumerConfig, limit: int, timeout_ms: int, skip_errors: bool
+    source: Source,
+    printer: Formatter,
+    schemas: "SchemaReader | None",
+    config: ConsumerConfig,
+    limit: int,
+    timeout_ms: int,
+    skip_errors: bool,
 ) -> None:
     count = _Count()
     out = sys.stdout.buffer
@@ -313,11 +338,18 @@ async def _print_all(
                     return
                 continue
             for fetched in arrived:
+                if schemas is not None:
+                    await schemas.prepare(_records(fetched, config))
                 _print_one(source, fetched, printer, config, count, limit, skip_errors)
             out.flush()
             await asyncio.sleep(0)
     finally:
         sys.stderr.write(f"Processed a total of {count.messages} messages\n")
+
+
+def _records(fetched: Fetched, config: ConsumerConfig) -> Iterator[Record]:
+    for pos, header in fetched.visible_batches(isolation_level=config.isolation_level, check_crcs=config.check_crcs):
+        yield from iter_records(fetched.data, pos, header)
 
 
 def _print_one(

@@ -2,8 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from barnabas.base.names import did_you_mean
@@ -11,6 +12,7 @@ from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
 from barnabas.cli._missing_topic import warn_of_creation
 from barnabas.cli._parsing import pairs
+from barnabas.cli._registry import REGISTRY, registry_client
 from barnabas.cli.tool import BOOTSTRAP, Option, Tool
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
@@ -60,6 +62,7 @@ TOOL = Tool(
             metavar="NAME=VALUE",
             many=True,
         ),
+        *REGISTRY,
         Option("--reader-config", "Properties file with properties of the line reader.", metavar="FILE"),
         Option("--line-reader", "Only Kafka's LineMessageReader.", metavar="CLASS"),
         Option(
@@ -78,6 +81,7 @@ TOOL = Tool(
     examples=(
         "barnabas console-producer --topic orders",
         "barnabas console-producer --topic orders --property parse.key=true --property key.separator=:",
+        "barnabas console-producer --topic orders --schema-registry http://localhost:8081",
     ),
 )
 
@@ -128,6 +132,8 @@ def _send(
     tuning: Tuning,
     property_: Sequence[str],
     reader_config: str | None,
+    schema_registry: str | None,
+    schema_registry_config: Path | None,
     line_reader: str | None,
 ) -> None:
     if line_reader is not None and not line_reader.endswith("LineMessageReader"):
@@ -140,6 +146,12 @@ def _send(
     tuning.apply(properties)
     reader = LineReader.of((load_properties(reader_config) if reader_config else {}) | _reader_pairs(property_))
     names.require_known(properties, names.PRODUCER, what="a producer")
+    if (registry := registry_client(schema_registry, schema_registry_config)) is not None:
+        from barnabas.cli._schema_values import schema_writer
+
+        reader.encode_value = schema_writer(registry, f"{topic}-value", is_needed=True) or _as_it_is
+        if reader.parse_key:
+            reader.encode_key = schema_writer(registry, f"{topic}-key", is_needed=False) or _as_it_is
     client = options(bootstrap_server, properties=properties, known=names.PRODUCER)
     config = producer_config(properties)
     run(client, lambda cluster: _produce(cluster, topic, reader, config, sync))
@@ -193,6 +205,10 @@ async def _produce(cluster: AsyncClient, topic: str, reader: "LineReader", confi
         raise ClientError(f"{len(failures)} batches were not sent; the last: {failures[-1]}")
 
 
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
 @dataclass(slots=True)
 class LineReader:
     """Kafka's LineMessageReader: reads headers, key and value from one line."""
@@ -206,6 +222,9 @@ class LineReader:
     headers_key_separator: bytes = b":"
     null_marker: bytes | None = None
     line_number: int = 0
+    #: By the schemas of a registry.
+    encode_key: Callable[[bytes], bytes] = _as_it_is
+    encode_value: Callable[[bytes], bytes] = _as_it_is
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "LineReader":
@@ -256,8 +275,8 @@ class LineReader:
         headers, rest = self._cut(self.parse_headers, line, line, self.headers_delimiter, "headers delimiter")
         key, rest = self._cut(self.parse_key, line, rest, self.key_separator, "key separator")
         return (
-            self._null(key),
-            self._null(rest),
+            self._encoded(self.encode_key, "key", key),
+            self._encoded(self.encode_value, "value", rest),
             self._headers(headers) if headers is not None and headers != self.null_marker else (),
         )
 
@@ -284,6 +303,13 @@ class LineReader:
                 raise UsageError("Header keys should not be equal to the null marker as they can't be null")
             headers.append((name.decode(errors="surrogateescape"), self._null(value) if found else None))
         return headers
+
+    def _encoded(self, encode: Callable[[bytes], bytes], what: str, field: bytes | None) -> bytes | None:
+        field = self._null(field)
+        try:
+            return None if field is None else encode(field)
+        except UsageError as error:
+            raise UsageError(f"line {self.line_number}: the {what} is {error}") from None
 
     def _null(self, field: bytes | None) -> bytes | None:
         return None if field == self.null_marker else field

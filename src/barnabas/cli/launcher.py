@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
+from barnabas.base.host import kernel
 from barnabas.base.host.process_title import set_title
 
 #: How long children may take to stop after the parent has ended.
@@ -36,7 +37,7 @@ STOP_TIMEOUT_S = 20.0
 _READ_BYTES = 65536
 #: Imported in this order; each takes at most about 100 ms.
 IMPORTS = (
-    "uvloop",
+    "barnabas.base.host.kernel",
     "barnabas.zookeeper.service",
     "barnabas.broker.zookeeper_client.kazoo_client",
     "barnabas.broker.storage.manager",
@@ -54,7 +55,8 @@ class _Child:
     name: str
     kind: str
     pid: int
-    pidfd: int
+    #: Readable when the child has ended.
+    end: int
     #: The child's standard output, until the child has reported that it is ready; then -1.
     output: int
     said: bytes = b""
@@ -92,7 +94,7 @@ class Launcher:
         """Process events, waiting up to `timeout_ms`. Return False if the commands have ended; then all children have ended."""
         poll = self._poll
         for child in self._children.values():
-            poll.register(child.pidfd, select.POLLIN)
+            poll.register(child.end, select.POLLIN)
             if child.output >= 0:
                 poll.register(child.output, select.POLLIN)
         for fd, _ in poll.poll(timeout_ms):
@@ -129,20 +131,20 @@ class Launcher:
             os.close(reader)
             _become(command, writer)
         os.close(writer)
-        child = _Child(command["start"], command["kind"], pid, os.pidfd_open(pid), reader)
+        child = _Child(command["start"], command["kind"], pid, kernel.watch_child(pid), reader)
         self._children[pid] = child
         self._tell(event="started", name=child.name, pid=pid)
 
     def _look_at(self, fd: int, poll: "select.poll") -> None:
-        child = next((c for c in self._children.values() if fd in (c.pidfd, c.output)), None)
+        child = next((c for c in self._children.values() if fd in (c.end, c.output)), None)
         if child is None:
             return
         if child.output >= 0:
             self._read_output(child, poll)
-        if fd == child.pidfd:
+        if fd == child.end:
             _, status = os.waitpid(child.pid, 0)
-            poll.unregister(child.pidfd)
-            os.close(child.pidfd)
+            poll.unregister(child.end)
+            os.close(child.end)
             if child.output >= 0:
                 poll.unregister(child.output)
                 os.close(child.output)
@@ -169,7 +171,7 @@ class Launcher:
                 os.kill(child.pid, signal.SIGCONT)
                 os.kill(child.pid, signal.SIGTERM)
             for child in group:
-                if not select.select([child.pidfd], [], [], STOP_TIMEOUT_S)[0]:
+                if not select.select([child.end], [], [], STOP_TIMEOUT_S)[0]:
                     os.kill(child.pid, signal.SIGKILL)
                 os.waitpid(child.pid, 0)
 

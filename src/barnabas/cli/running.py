@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from barnabas.base.host import kernel
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 
 #: Limit for a restart: a clean stop and a start.
@@ -102,18 +103,15 @@ class Running:
     def stop(self) -> None:
         """Stop it as Ctrl-C does, and wait until it has ended."""
         try:
-            pidfd = os.pidfd_open(self.pid)
+            os.kill(self.pid, signal.SIGTERM)
+            has_ended = kernel.wait_until_ended(self.pid, _DOWN_TIMEOUT_S)
         except ProcessLookupError:
             return
-        try:
-            os.kill(self.pid, signal.SIGTERM)
-            if not select.select([pidfd], [], [], _DOWN_TIMEOUT_S)[0]:
-                raise ClusterFailed(
-                    f"the cluster on {self.folder} has not stopped within {_DOWN_TIMEOUT_S:g} s; "
-                    f"`kill -9 {self.pid}` ends it without waiting for its brokers"
-                )
-        finally:
-            os.close(pidfd)
+        if not has_ended:
+            raise ClusterFailed(
+                f"the cluster on {self.folder} has not stopped within {_DOWN_TIMEOUT_S:g} s; "
+                f"`kill -9 {self.pid}` ends it without waiting for its brokers"
+            )
 
 
 def running_clusters() -> list[Running]:

@@ -8,8 +8,6 @@ A file is cloned where the file system can do that (Btrfs, XFS), and copied with
 """
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import re
@@ -22,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from barnabas.base.host import kernel
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import BROKER, ZOOKEEPER, ClusterFailed, LocalCluster, wait_until
 
@@ -30,7 +29,6 @@ FOLDER: Final = "snapshots"
 _ABOUT: Final = "snapshot.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 #: linux/fs.h: share the blocks of another file until one of the two is written to.
-_FICLONE: Final = 0x40049409
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,16 +168,11 @@ def standing_still(members: list[Member]) -> Iterator[None]:
     for member in members:
         os.kill(member.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: all(_is_stopped(member.pid) for member in members), what="a stop of all processes")
+        wait_until(lambda: all(kernel.is_stopped(member.pid) for member in members), what="a stop of all processes")
         yield
     finally:
         for member in members:
             os.kill(member.pid, signal.SIGCONT)
-
-
-def _is_stopped(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state in ("T", "t")
 
 
 def copy_out(places: Mapping[str, Path], snapshot: Path) -> None:
@@ -207,33 +200,8 @@ def _copy_folder(source: Path, target: Path) -> None:
 def _copy_file(source: str, target: str) -> None:
     begins, ends = os.open(source, os.O_RDONLY), os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        if not _cloned(begins, ends):
-            _copy_data(begins, ends)
+        kernel.copy_data(begins, ends, os.fstat(begins).st_size)
     finally:
         os.close(begins)
         os.close(ends)
     shutil.copystat(source, target)
-
-
-def _cloned(begins: int, ends: int) -> bool:
-    try:
-        fcntl.ioctl(ends, _FICLONE, begins)
-    except OSError:
-        return False
-    return True
-
-
-def _copy_data(begins: int, ends: int) -> None:
-    size = os.fstat(begins).st_size
-    os.ftruncate(ends, size)
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(begins, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                break  # the rest of the file is a hole
-            raise
-        end = os.lseek(begins, at, os.SEEK_HOLE)
-        while at < end:
-            at += os.copy_file_range(begins, ends, end - at, at, at)

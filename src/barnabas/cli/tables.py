@@ -339,9 +339,8 @@ def _print_described(client: ClientConfig, known: "Known", found: "list[Definiti
         state, error = None, report.error if report is not None else None
         try:
             state = state_of(resolved(each, os.environ), cluster)
-        except (
-            Exception
-        ) as failure:  # the libraries of both formats may raise any error; the other tables are still described
+        # The libraries of both formats may raise any error; the other tables are still described.
+        except Exception as failure:
             error = str(failure) or type(failure).__name__
         documents.append(as_document(each, report, state, error))
     if json:

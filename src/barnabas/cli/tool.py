@@ -390,7 +390,9 @@ class Tool:
             if not chosen and not word:
                 raise WrongUse(f"missing argument 'action'. Choose from: {', '.join(names)}")
             if not chosen:
-                raise UsageError(f"{word!r} is not an action{did_you_mean(word, names)}; use one of {', '.join(names)}")
+                raise UsageError(
+                    f"{word!r} is not an action{did_you_mean(word, names) or f'; use one of {_list(names)}'}"
+                )
             return chosen[0]
         chosen = [action for action in self.actions if action.flag in given.texts]
         if len(chosen) != 1 and len(names) == 1:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.base.errors import BarnabasError
+from barnabas.base.host import kernel
 from barnabas.cli.tool import Argument, Option, Tool
 
 if TYPE_CHECKING:
@@ -105,9 +106,7 @@ def _zookeeper(
     # The log and snapshots hold the brokers' secrets: SCRAM verifiers, delegation tokens.
     os.umask(0o077)
     with _data_dir(data or of_file.data_dir) as folder:
-        import uvloop
-
-        uvloop.run(_serve(folder, host or of_file.host or "127.0.0.1", ports, config))
+        kernel.run(_serve(folder, host or of_file.host or "127.0.0.1", ports, config))
 
 
 class Ports(NamedTuple):

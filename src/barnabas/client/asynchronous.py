@@ -8,7 +8,6 @@ import asyncio
 import random
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from barnabas.client.config import ClientConfig
@@ -79,9 +78,7 @@ class AsyncClient(ClientCore):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

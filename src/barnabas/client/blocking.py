@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from barnabas.base.errors import Malformed
@@ -23,7 +22,7 @@ from barnabas.client.admin import partitions as partition_admin
 from barnabas.client.config import ClientConfig
 from barnabas.client.core import DATA, ClientCore
 from barnabas.client.errors import ClientError, ConnectionLost, RequestTimedOut, check
-from barnabas.client.exchange import BrokerVersions, Exchange, Pending, negotiate, sayable
+from barnabas.client.exchange import BrokerVersions, Exchange, Pending, negotiate, version_with_names
 from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.image import ClusterImage
 from barnabas.client.security import (
@@ -60,9 +59,7 @@ class _Closes(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @abstractmethod
@@ -189,7 +186,7 @@ class BlockingConnection(_Closes):
         return awaited.response
 
     def _version(self, message: ApiMessage, version: int | None) -> int:
-        return sayable(message, self.versions.pick(type(message))) if version is None else version
+        return version_with_names(message, self.versions.pick(type(message))) if version is None else version
 
     def _write(self, data: bytes, what: str, deadline_s: float) -> None:
         with self._ending_on_failure(what):
@@ -326,7 +323,6 @@ class BlockingClient(_Closes):
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        # Patient: a task of Spark may begin while the whole cluster starts again.
         # Keep retrying: a Spark task may start while the whole cluster restarts.
         self.core = ClientCore(config, _BlockingIo(config), chance=random.Random(), fails_early=False)
 

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from barnabas.base.errors import ErrorCode
@@ -16,7 +15,7 @@ from barnabas.base.ids import TopicPartition
 from barnabas.client.blocking import Awaited, BlockingClient, BlockingConnection
 from barnabas.client.core import PRODUCE
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.client.exchange import sayable
+from barnabas.client.exchange import version_with_names
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.sending import ACKS_ALL, NEVER, Outgoing, Sender, Shipment, produce_outcome, produce_request
 from barnabas.client.transactions import PRODUCE_V1, Transactions
@@ -101,7 +100,7 @@ class BlockingProducer:
         )
         self._sender.identify(identity)
         #: Requests without a response, oldest first.
-        self._under_way: deque[
+        self._in_flight: deque[
             tuple[BlockingConnection, Awaited[ProduceResponse], ProduceRequest, Shipment[ReadyBatch]]
         ] = deque()
         #: Partitions that were added to the transaction.
@@ -154,16 +153,14 @@ class BlockingProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.discard()
 
     def discard(self) -> None:
         """Drop unacknowledged batches, and close connections that have requests in flight."""
-        for connection, _, _, _ in self._under_way:
+        for connection, _, _, _ in self._in_flight:
             connection.close()
-        self._under_way.clear()
+        self._in_flight.clear()
 
     # -- sending --------------------------------------------------------------------------------------------------------
 
@@ -182,7 +179,7 @@ class BlockingProducer:
             self._sender.identify(self._client.run(self._transactions.initialise(None, timeout_ms=0)))
         elif self._sender.unknown:
             self._find(list(self._sender.unknown))
-        elif self._under_way:
+        elif self._in_flight:
             self._collect()
         elif self._sender.wake_at_s < NEVER:
             time.sleep(max(0.0, self._sender.wake_at_s - time.monotonic()))
@@ -207,7 +204,7 @@ class BlockingProducer:
                 timeout_ms=self._config.request_timeout_ms,
                 transactional_id=self._transactional_id,
             )
-            version = sayable(request, connection.versions.pick(ProduceRequest))
+            version = version_with_names(request, connection.versions.pick(ProduceRequest))
             if self._transactional_id is not None and not self._raises_epochs:
                 version = min(version, PRODUCE_V1)
             if self._config.acks == 0:
@@ -223,11 +220,11 @@ class BlockingProducer:
         except ClientError as error:
             self._answered(shipment, error)
             return
-        self._under_way.append((connection, awaited, request, shipment))
+        self._in_flight.append((connection, awaited, request, shipment))
 
     def _collect(self) -> None:
         """Receive the oldest outstanding response."""
-        connection, awaited, request, shipment = self._under_way.popleft()
+        connection, awaited, request, shipment = self._in_flight.popleft()
         try:
             outcome = produce_outcome(request, connection.receive(awaited))
         except ClientError as error:

@@ -6,7 +6,6 @@ Owner: the event loop. At most one fetch per leader is in flight, so the long po
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from barnabas.base.errors import RETRIABLE, ErrorCode
@@ -43,9 +42,7 @@ class Consumer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop_fetches()
 
     # -- positions ------------------------------------------------------------------------------------------------------

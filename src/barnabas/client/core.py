@@ -24,7 +24,7 @@ from barnabas.client.errors import (
     UnsupportedVersion,
     check,
 )
-from barnabas.client.exchange import Link, api_name, sayable
+from barnabas.client.exchange import Link, api_name, version_with_names
 from barnabas.client.image import Broker, ClusterImage, LeaderEpochs, TopicInfo, image_of
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -291,7 +291,7 @@ class ClientCore:
     ) -> R:
         """Ask one broker, once."""
         link = await self.link(broker_id, purpose=purpose)
-        version = sayable(message, link.versions.pick(type(message)))
+        version = version_with_names(message, link.versions.pick(type(message)))
         if version < version_min:
             name = api_name(type(message))
             raise UnsupportedVersion(f"broker {broker_id} knows {name} up to version {version} only")

@@ -71,7 +71,7 @@ _NAMES_UP_TO: Final[dict[int, tuple[int, Callable[[Any], Sequence[Any]]]]] = {
 }
 
 
-def sayable(message: ApiMessage, version: int) -> int:
+def version_with_names(message: ApiMessage, version: int) -> int:
     """Return at most the last version that names topics, unless the request knows the id of each of its topics."""
     if message.API_KEY not in _NAMES_UP_TO:
         return version
@@ -85,16 +85,14 @@ def api_name(message: type[ApiMessage]) -> str:
     return message.__name__.removesuffix("Request").removesuffix("Response")
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """A request that was sent and has no response yet. Each shell adds the object that its caller waits for."""
 
-    __slots__ = ("correlation_id", "name", "response_type", "version")
-
-    def __init__(self, correlation_id: int, name: str, response_type: type[ApiMessage], version: int) -> None:
-        self.correlation_id = correlation_id
-        self.name = name
-        self.response_type = response_type
-        self.version = version
+    correlation_id: int
+    name: str
+    response_type: type[ApiMessage]
+    version: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ commits periodically. Owner: the event loop.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 from barnabas.base.errors import ErrorCode
@@ -128,9 +127,7 @@ class GroupConsumer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._beside.values():
             task.cancel()
         await asyncio.gather(*self._beside.values(), return_exceptions=True)

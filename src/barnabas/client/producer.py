@@ -19,7 +19,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.connection import Connection
 from barnabas.client.core import PRODUCE
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.client.exchange import sayable
+from barnabas.client.exchange import version_with_names
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.partitioner import Partitioner, RoundRobinPartitioner, StickyPartitioner
 from barnabas.client.sending import ACKS_ALL, NEVER, Outgoing, Sender, Shipment, produce_outcome, produce_request
@@ -216,9 +216,8 @@ class Producer:
         self._buffered_bytes += size
         delivery = Delivery(batch, len(batch.records) - 1)
         if delivery.position == 0:
-            await asyncio.sleep(
-                0
-            )  # the previous batch may be full: let the pump send it even if the caller never waits
+            # The previous batch may be full: let the pump send it even if the caller never waits.
+            await asyncio.sleep(0)
         return delivery
 
     async def flush(self) -> None:
@@ -382,7 +381,7 @@ class Producer:
             transactional_id=config.transactional_id,
         )
         connection = await self._lines.setdefault(leader, _Line()).take(self.cluster, leader)
-        version = sayable(request, connection.versions.pick(type(request)))
+        version = version_with_names(request, connection.versions.pick(type(request)))
         if self.transaction is not None and not self.transaction.raises_epochs:
             version = min(version, PRODUCE_V1)
         if config.acks == 0:

@@ -72,6 +72,14 @@ class BatchIdentity:
         )
 
 
+def begins_elsewhere(written: BatchIdentity, batch: int, previous: str) -> bool:
+    """Whether `batch` begins where the written one before it did not end: the checkpoint was edited.
+
+    `previous`: the fingerprint of the batch before `batch`, as the checkpoint has it now.
+    """
+    return written.batch == batch - 1 and UNKNOWN not in (written.offsets, previous) and written.offsets != previous
+
+
 def fingerprint(planned: bytes) -> str:
     """Return the fingerprint of a file `offsets/N`. Spark writes the file once: a batch that comes again has the same bytes."""
     return hashlib.sha256(planned).hexdigest()[:_FINGERPRINT_HEX_DIGITS]

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from barnabas.base.errors import BarnabasError, Malformed
 from barnabas.client.identity import ProducerIdentity
 from barnabas.services.registry.values import json_values
-from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity
+from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, begins_elsewhere
 from barnabas.spark.checkpoint import BY_CALLER, EDITED, NAMELESS
 from barnabas.wire.control_records import read_end_txn_marker
 from barnabas.wire.record_batch import Buffer, iter_batches
@@ -377,18 +377,9 @@ def _follows(known: Decision, candidate: Candidate, identity: BatchIdentity) -> 
         return _Line.FOREIGN if set(before.differences(identity)) - {"batch"} else _Line.AGAIN
     if UNKNOWN in (before.checkpoint, identity.checkpoint):
         return _Line.NEXT
-    if before.checkpoint != identity.checkpoint or _is_edited(before, candidate):
+    if before.checkpoint != identity.checkpoint or begins_elsewhere(before, candidate.batch, candidate.previous):
         return _Line.FOREIGN
     return _Line.NEXT
-
-
-def _is_edited(before: BatchIdentity, candidate: Candidate) -> bool:
-    """Whether the batch starts where no written batch ended: the checkpoint was edited."""
-    return (
-        before.batch == candidate.batch - 1
-        and UNKNOWN not in (before.offsets, candidate.previous)
-        and before.offsets != candidate.previous
-    )
 
 
 def _why_refused(known: Decision, candidate: Candidate) -> str:
@@ -396,7 +387,7 @@ def _why_refused(known: Decision, candidate: Candidate) -> str:
         return candidate.reason
     if known.identity is None:
         return "An older barnabas wrote the batch before"
-    return EDITED.format(known.batch) if _is_edited(known.identity, candidate) else ""
+    return EDITED.format(known.batch) if begins_elsewhere(known.identity, candidate.batch, candidate.previous) else ""
 
 
 def _caveat(known: Decision, candidate: Candidate) -> str:

@@ -12,7 +12,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_SHARED_MEMORY = Path("/dev/shm")
+from barnabas.base.host.kernel import SHARED_MEMORY
+
 #: Containers often have 64 MB there, which a test can fill.
 _ROOM_BYTES_MIN = 256 << 20
 _PREFIX = "barnabas-broker-"
@@ -38,11 +39,17 @@ class MemoryFolder:
 
 def _parent() -> Path:
     try:
-        stat = os.statvfs(_SHARED_MEMORY)
+        stat = os.statvfs(SHARED_MEMORY) if SHARED_MEMORY else None
     except OSError:
-        return Path(tempfile.gettempdir())
-    has_room = stat.f_frsize * stat.f_bavail >= _ROOM_BYTES_MIN
-    return _SHARED_MEMORY if has_room and os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        stat = None
+    if (
+        SHARED_MEMORY
+        and stat
+        and stat.f_frsize * stat.f_bavail >= _ROOM_BYTES_MIN
+        and os.access(SHARED_MEMORY, os.W_OK)
+    ):
+        return SHARED_MEMORY
+    return Path(tempfile.gettempdir())
 
 
 def remove_left_over(parent: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 import barnabas
+from barnabas.base.host import kernel
 
 if TYPE_CHECKING:
     from barnabas.zookeeper.listener import Connection
@@ -230,7 +231,7 @@ def _mntr(service: "Service") -> str:
         "approximate_data_size": tree.data_bytes,
         "global_sessions": len(service.machine.sessions.by_id),
         "local_sessions": 0,
-        "open_file_descriptor_count": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
+        "open_file_descriptor_count": kernel.open_descriptors(),
         "max_file_descriptor_count": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "fsync_count": service.commit.flush_count,
         # Not one of Apache's: `barnabas doctor` warns before the log cannot be written any more.

@@ -5,6 +5,7 @@ sees the effect of the previous ones, through `Overlay`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from barnabas.base.errors import Malformed
@@ -142,16 +143,14 @@ class View(Protocol):
     def get(self, path: str) -> Znode | None: ...
 
 
+@dataclass(slots=True)
 class _Draft:
-    __slots__ = ("acl", "aversion", "child_count", "cversion", "owner", "version")
-
-    def __init__(self, acl: Acl, version: int, aversion: int, cversion: int, owner: int, child_count: int) -> None:
-        self.acl = acl
-        self.version = version
-        self.aversion = aversion
-        self.cversion = cversion
-        self.owner = owner
-        self.child_count = child_count
+    acl: Acl
+    version: int = 0
+    aversion: int = 0
+    cversion: int = 0
+    owner: int = 0
+    child_count: int = 0
 
 
 class Overlay:
@@ -180,7 +179,7 @@ class Overlay:
                 parent.child_count += 1
                 # Every owner except a session allows children, so 0 can stand for all of them here.
                 owner = self._session_id if txn.ephemeral else 0
-                self._drafts[txn.path] = _Draft(txn.acl, 0, 0, 0, owner, 0)
+                self._drafts[txn.path] = _Draft(txn.acl, owner=owner)
             case DeleteTxn():
                 self._draft(parent_of(txn.path)).child_count -= 1
                 self._drafts[txn.path] = None

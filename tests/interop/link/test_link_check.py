@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,8 @@ from confluent_kafka.admin import (
 )
 
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.cli.main import app
 from barnabas.testing import wait_until
 from tests.interop.kraft import KraftCluster, java
-from tests.support.command_line import CliRunner
 
 Check = Callable[..., tuple[int, dict[str, Any]]]
 
@@ -37,9 +36,11 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Check:
         file = folder / "source.properties"
         settings = source.login(user) if user else {"bootstrap.servers": source.bootstrap}
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        done = CliRunner().invoke(app, ["link", "check", "--config", str(file), "--json", *arguments])
-        assert done.stdout, (done.exception, done.stderr)
-        return done.exit_code, json.loads(done.stdout)
+        # A process of its own: after a browser test this one has a running event loop.
+        command = [sys.executable, "-m", "barnabas", "link", "check", "--config", str(file), "--json", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
 
     return run
 

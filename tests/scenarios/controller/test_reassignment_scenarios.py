@@ -40,7 +40,7 @@ def reassign(
     return reply[partition]
 
 
-def under_way(cluster: ModelCluster) -> dict[TopicPartition, ReplicaAssignment]:
+def reassignments(cluster: ModelCluster) -> dict[TopicPartition, ReplicaAssignment]:
     reply = cluster.call(ListReassignments(None))
     assert not isinstance(reply, Failure)
     return dict(reply)
@@ -51,17 +51,17 @@ def test_partition_moves_when_its_new_replicas_have_caught_up() -> None:
     assert reassign(cluster, (3, 4)) is None
     # The new replicas follow while the old ones still serve.
     assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
-    assert under_way(cluster) == {ORDERS: cluster.assignment(ORDERS)}
+    assert reassignments(cluster) == {ORDERS: cluster.assignment(ORDERS)}
     assert cluster.brokers[3].hosted[ORDERS].is_new
     assert cluster.state(ORDERS).leader == 1
     cluster.alter_isr(ORDERS, (1, 2, 3))
-    assert under_way(cluster)
+    assert reassignments(cluster)
     cluster.alter_isr(ORDERS, (1, 2, 3, 4))
     # All target replicas are in sync: the lead moves, and the old replicas are removed.
     assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4))
     state = cluster.state(ORDERS)
     assert (state.leader, set(state.isr)) == (3, {3, 4})
-    assert under_way(cluster) == {}
+    assert reassignments(cluster) == {}
     assert (ORDERS, True) in cluster.brokers[1].stopped
     assert (ORDERS, True) in cluster.brokers[2].stopped
     assert cluster.brokers[2].metadata[ORDERS].replicas == (3, 4)
@@ -91,7 +91,7 @@ def test_cancelled_reassignment_leaves_everything_as_it_was() -> None:
     reassign(cluster, (3, 4))
     assert reassign(cluster, None) is None
     assert cluster.assignment(ORDERS) == ReplicaAssignment((1, 2))
-    assert under_way(cluster) == {}
+    assert reassignments(cluster) == {}
     assert (ORDERS, True) in cluster.brokers[3].stopped
     assert reassign(cluster, None) == Failure(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 
@@ -136,7 +136,7 @@ def test_reassignment_goes_on_under_a_new_controller() -> None:
     cluster = four(2, 3)
     reassign(cluster, (3, 4))
     cluster.kill(1)
-    assert under_way(cluster) == {ORDERS: ReplicaAssignment((3, 4, 2), adding=(4,), removing=(2,))}
+    assert reassignments(cluster) == {ORDERS: ReplicaAssignment((3, 4, 2), adding=(4,), removing=(2,))}
     cluster.alter_isr(ORDERS, (2, 3, 4))
     assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4))
     assert cluster.state(ORDERS).leader == 3
@@ -193,7 +193,7 @@ def test_new_replica_whose_broker_dies_goes_on_when_it_returns() -> None:
     cluster = four()
     reassign(cluster, (1, 3))
     cluster.kill(3)
-    assert under_way(cluster)
+    assert reassignments(cluster)
     cluster.start(3)
     assert cluster.brokers[3].hosted[ORDERS].leadership.leader == 1
     cluster.alter_isr(ORDERS, (1, 2, 3))
@@ -371,7 +371,7 @@ def test_controller_dies_as_a_reassignment_ends_and_the_removed_replica_does_not
     assert leaders_by_their_own_word(cluster) == {state.leader: state.leader_epoch}
 
 
-def test_leader_that_is_no_replica_any_more_is_replaced_by_a_new_controller() -> None:
+def test_leader_that_is_not_a_replica_any_more_is_replaced_by_a_new_controller() -> None:
     """A Kafka controller leaves the state like this if it dies while one plan replaces another."""
     cluster = ModelCluster()
     cluster.start(9, 1, 2, 3)

@@ -163,9 +163,8 @@ def test_group_whose_member_does_not_rejoin_is_found(patient: Cluster) -> None:
     while not first.assignment():
         first.poll(0.1)
     second = Consumer(settings)
-    second.subscribe(
-        ["orders"]
-    )  # the second consumer joins in the background; the first does not poll, so it does not rejoin
+    # The second consumer joins in the background; the first does not poll, so it does not rejoin.
+    second.subscribe(["orders"])
     limits = Limits(group_gap_s=0.1)
     try:
         found = until_found(patient.bootstrap, "group-rebalancing", limits=limits)

@@ -268,9 +268,8 @@ def test_bomb_that_is_stored_costs_little_each_time_a_timestamp_is_looked_for(vi
     value = bytes(120_000_000)
     record = b"\0\0\0\1" + encode_varint(len(value)) + value + b"\0"
     bomb = batch(codec, compress(codec, encode_varint(len(record)) + record), 1)
-    struct.pack_into(
-        ">qq", bomb, BASE_TIMESTAMP_AT, 1_000, 2_000
-    )  # the second timestamp is wrong: no record is as late
+    # The second timestamp is wrong: no record is as late.
+    struct.pack_into(">qq", bomb, BASE_TIMESTAMP_AT, 1_000, 2_000)
     struct.pack_into(">I", bomb, CRC_AT, compute_crc(bomb, 0, len(bomb) - 12))
     wanted = [ListOffsetsPartition(partition_index=0, timestamp=1_500)]
     question = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=victim.topic, partitions=wanted)])

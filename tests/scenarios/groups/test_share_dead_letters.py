@@ -136,3 +136,39 @@ async def test_new_leader_copies_what_the_former_one_could_not() -> None:
             assert await two.fetch([place], max_wait_ms=1_000) == []
             found = await letters(kafka, "dlq.orders", 2)
         assert [headers["offset"] for _, _, headers in found] == [b"0", b"1"]
+
+
+async def test_many_dead_letters_go_in_batches_that_the_topic_takes() -> None:
+    async with Broker(config=CONFIG | {"group.share.record.lock.duration.ms": "60000"}) as kafka:
+        await kafka.create_topic("orders")
+        await kafka.create_topic("dlq.orders", config=ALLOWED | {"max.message.bytes": "2000"})
+        settings = {
+            "errors.deadletterqueue.topic.name": "dlq.orders",
+            "errors.deadletterqueue.copy.record.enable": "true",
+        }
+        await configure(kafka, settings)
+        await kafka.produce("orders", [f"{number:0300}" for number in range(100)])
+        [place] = await offer(kafka, "orders", start=0)
+        async with ShareMember(kafka.bootstrap, "one") as one:
+            got = []
+            while len(got) < 100:
+                got += await one.fetch([place], max_wait_ms=5_000)
+            assert await one.settle(got, REJECT) == [0]
+            found = await letters(kafka, "dlq.orders", 100)
+            await all_given_up(kafka, 100)
+        assert [value for _, value, _ in found] == [b"%0300d" % number for number in range(100)]
+
+
+async def test_dead_letters_are_sent_again_when_the_leader_refuses_them() -> None:
+    async with Broker(config=CONFIG) as kafka:
+        await kafka.create_topic("orders")
+        await kafka.create_topic("dlq.orders", config=ALLOWED)
+        await configure(kafka, {"errors.deadletterqueue.topic.name": "dlq.orders"})
+        await kafka.produce("orders", ["a"])
+        [place] = await offer(kafka, "orders", start=0)
+        async with ShareMember(kafka.bootstrap, "one") as one:
+            got = await one.fetch([place], max_wait_ms=5_000)
+            await kafka.fail_api(1, "Produce", error="NOT_LEADER_OR_FOLLOWER", times=1)
+            assert await one.settle(got, REJECT) == [0]
+            assert len(await letters(kafka, "dlq.orders", 1)) == 1
+            await all_given_up(kafka, 1)

@@ -3,7 +3,10 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from barnabas.base.errors import ErrorCode
+from barnabas.base.host.disk import Disk
 from barnabas.testing import Broker
 from tests.support.share_member import ACCEPT, REJECT, RELEASE, RENEW, ShareMember, offer
 from tests.support.waiting import eventually
@@ -131,6 +134,55 @@ async def test_sessions_follow_kafkas_epochs() -> None:
             assert two.answer.error_code == 0
             await two.fetch(member_id="")
             assert two.answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_records_that_are_only_on_the_disk_are_loaded_before_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: set[tuple[int, int]] = set()
+    monkeypatch.setattr(
+        Disk, "is_resident", lambda disk, fd, position, size: any(at <= position < end for at, end in loaded)
+    )
+    monkeypatch.setattr(Disk, "load", lambda disk, fd, position, size: loaded.add((position, position + size)))
+    async with Broker(config=FAST) as kafka:
+        await kafka.create_topic("orders")
+        await kafka.produce("orders", ["v" * 1_000] * 300)
+        [place] = await offer(kafka, "orders", start=0)
+        async with ShareMember(kafka.bootstrap, "one") as one:
+            got = await one.fetch([place], max_wait_ms=5_000)
+            assert loaded
+            assert [each.offset for each in got] == list(range(300))
+
+
+async def test_fetch_waits_for_the_bytes_that_it_asks_for() -> None:
+    async with Broker(config=FAST) as kafka:
+        await kafka.create_topic("orders")
+        await kafka.produce("orders", ["a"])
+        [place] = await offer(kafka, "orders", start=0)
+        async with ShareMember(kafka.bootstrap, "one") as one:
+            waiting = asyncio.create_task(one.fetch([place], max_wait_ms=30_000, min_bytes=5_000))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            await kafka.produce("orders", ["b" * 6_000])
+            assert len(await waiting) == 2
+            assert len(await one.fetch(max_wait_ms=300, min_bytes=5_000)) == 0
+
+
+async def test_group_without_members_leaves_no_share_partition_behind() -> None:
+    async with Broker(config=FAST) as kafka:
+        await kafka.create_topic("orders", partitions=2)
+        await kafka.produce("orders", ["a"], partition=0)
+        places = await offer(kafka, "orders", partitions=2, start=0)
+        shares = kafka._machinery.members[1].broker.share.partitions
+        async with ShareMember(kafka.bootstrap, "one") as one:
+            await one.fetch(places, max_wait_ms=5_000)
+            assert len(list(shares)) == 2
+            await one.leave()
+            await eventually(lambda: not list(shares))
+        quick = ShareMember(kafka.bootstrap, "two")
+        await quick.fetch(places)
+        await quick.close()  # perhaps before the states are loaded
+        await eventually(lambda: not list(shares) and not len(shares.sessions))
 
 
 async def test_acknowledgements_ride_on_a_fetch() -> None:

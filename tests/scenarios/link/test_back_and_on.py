@@ -3,7 +3,7 @@
 from confluent_kafka import Producer
 
 from barnabas.base.ids import LeaderEpoch, Offset
-from barnabas.broker.features.link.parting import last_parting, point_of_parting
+from barnabas.broker.features.link.divergence import divergence_offset, last_divergence
 from barnabas.broker.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin import links as admin
@@ -74,7 +74,7 @@ def test_logs_part_where_the_mirror_ended_or_where_an_epoch_was_lost() -> None:
     ours = LeaderEpochCache([EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in ((0, 0), (3, 50))])
 
     def point(final: int, epochs: list[tuple[int, int]], log_end: int = 100) -> int:
-        return point_of_parting(
+        return divergence_offset(
             final, epochs, log_end=log_end, end_of=lambda epoch: ours.end_offset_for(epoch, log_end)
         )
 
@@ -89,8 +89,8 @@ def test_logs_part_where_the_mirror_ended_or_where_an_epoch_was_lost() -> None:
 
 
 def test_logs_part_where_the_last_of_several_promotions_was() -> None:
-    assert last_parting([(11, [(0, 0)]), (17, [(0, 0), (2, 15)])]) == (17, [(0, 0), (2, 15)])
+    assert last_divergence([(11, [(0, 0)]), (17, [(0, 0), (2, 15)])]) == (17, [(0, 0), (2, 15)])
     # The log was truncated since: a promotion of a later epoch may end before one of an earlier epoch.
-    assert last_parting([(20, [(0, 0)]), (17, [(0, 0), (2, 15)])]) == (17, [(0, 0), (2, 15)])
+    assert last_divergence([(20, [(0, 0)]), (17, [(0, 0), (2, 15)])]) == (17, [(0, 0), (2, 15)])
     # Without a truncation in between.
-    assert last_parting([(30, [(1, 0)]), (20, [(1, 0)]), (5, [])]) == (30, [(1, 0)])
+    assert last_divergence([(30, [(1, 0)]), (20, [(1, 0)]), (5, [])]) == (30, [(1, 0)])

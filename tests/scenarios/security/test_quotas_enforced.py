@@ -143,9 +143,8 @@ def test_quotas_hold_over_ten_seconds_and_other_clients_do_not_wait(quota_cluste
     produced, consumed, latencies_s = asyncio.run(story())
     assert produced == pytest.approx(RATE, rel=0.1)
     assert consumed == pytest.approx(RATE, rel=0.1)
-    assert (
-        len(latencies_s) > 50 and statistics.median(latencies_s) < 0.5
-    )  # a throttled client waits for a second at a time
+    # A throttled client waits for a second at a time.
+    assert len(latencies_s) > 50 and statistics.median(latencies_s) < 0.5
     assert throttled_ms(quota_cluster, "Produce") > 1_000 and throttled_ms(quota_cluster, "Fetch") > 1_000
 
 

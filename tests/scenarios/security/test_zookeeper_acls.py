@@ -55,18 +55,18 @@ def test_brokers_work_and_strangers_neither_change_anything_nor_read_secrets(clu
         future.result(60)
     paths = (f"/brokers/topics/{topic}", "/brokers/ids/1", "/controller", "/kafka-acl", f"/config/topics/{topic}")
     with client(cluster) as stranger, client(cluster, "kafka:wrong") as liar:
-        for who in (stranger, liar):
+        for opened in (stranger, liar):
             for path in paths:
-                who.get(path)
+                opened.get(path)
                 with pytest.raises(NoAuthError):
-                    who.set(path, b"{}")
+                    opened.set(path, b"{}")
             with pytest.raises(NoAuthError):
-                who.create("/brokers/topics/mine", b"{}")
+                opened.create("/brokers/topics/mine", b"{}")
             with pytest.raises(NoAuthError):
-                who.delete(f"/brokers/topics/{topic}", recursive=False)
+                opened.delete(f"/brokers/topics/{topic}", recursive=False)
             for secret in ("/config/users", "/config/users/alice", "/config/brokers", "/delegation_token/tokens"):
                 with pytest.raises(NoAuthError):
-                    who.get_children(secret)
+                    opened.get_children(secret)
         stranger.create("/consumers/old-group", b"")  # Kafka leaves this znode open to its oldest consumers
         entries, _ = stranger.get_acls("/brokers/topics")
         assert [(each.perms, each.id.scheme) for each in entries] == [(31, "digest"), (1, "world")]

@@ -7,15 +7,15 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 
 def produce(
-    bootstrap: str | dict[str, str], topic: str, count: int = 1, partition: int = 0, **config: Any
+    bootstrap: str | dict[str, str], topic: str, count: int = 1, partition: int = 0, padding: str = "", **config: Any
 ) -> list[KafkaError | None]:
-    """Produce `count` records; return their results. `bootstrap` is an address, or settings with one."""
+    """Produce `count` records, each a number with `padding`; return their results. `bootstrap`: an address, or settings."""
     settings = bootstrap if isinstance(bootstrap, dict) else {"bootstrap.servers": bootstrap}
     producer = Producer({**settings, "log_level": 0, "retry.backoff.ms": 10, **config})
     errors: list[KafkaError | None] = []
     for number in range(count):
         producer.produce(
-            topic, str(number), partition=partition, on_delivery=lambda error, message: errors.append(error)
+            topic, f"{number}{padding}", partition=partition, on_delivery=lambda error, message: errors.append(error)
         )
     producer.flush(60)
     return errors

@@ -247,7 +247,7 @@ async def test_server_in_which_no_session_can_expire_any_more_stops_serving(
     await server.stop()
 
 
-async def test_snapshot_under_way_does_not_hold_up_a_stop(data: Path) -> None:
+async def test_snapshot_in_progress_does_not_hold_up_a_stop(data: Path) -> None:
     server = EmbeddedZooKeeper(data, config=ZooKeeperConfig(snap_count=1000))
     await server.start()
     requests = [(Op.CREATE, create(f"/n{number}")) for number in range(1005)]

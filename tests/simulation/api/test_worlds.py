@@ -62,7 +62,7 @@ def test_same_seed_is_the_same_run_in_every_interpreter() -> None:
         "TLS",
     ],
 )
-def test_what_cannot_be_simulated_is_refused_by_name(what: str) -> None:
+def test_calls_that_cannot_be_simulated_are_refused_by_name(what: str) -> None:
     report = simulation.run(applications.does, seed=0, brokers=1, faults="calm", what=what)
     assert report.broken == "an application makes only calls that can be simulated"
     assert f"{what}" in report.message

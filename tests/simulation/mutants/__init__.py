@@ -6,6 +6,8 @@ from tests.simulation.mutants import (
     links,
     replication,
     server,
+    services,
+    sinks,
     storage,
     storage_faults,
     tier,
@@ -27,6 +29,8 @@ _ALL = [
     *links.MUTANTS,
     *tier.MUTANTS,
     *server.MUTANTS,
+    *sinks.MUTANTS,
+    *services.MUTANTS,
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

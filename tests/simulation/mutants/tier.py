@@ -56,7 +56,7 @@ MUTANTS = [
         finding="tier 4",
         world="tier",
         profile="unheard",
-        test="unit/broker/features/tiered/test_tier_reader.py::test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted",
+        test="unit/broker/features/tiered/test_tier_reader.py::test_transactions_that_an_overruled_leader_aborted_do_not_hide_those_of_the_log",
     ),
     Mutant(
         "a new leader's high watermark counts as the end of the metadata topic",
@@ -252,7 +252,7 @@ MUTANTS = [
         finding="tier reading 10",
         world="tier",
         test="unit/broker/storage/log/test_tiered_log.py"
-        "::test_a_replica_begins_where_the_tier_ends_while_local_retention_is_under_way",
+        "::test_a_replica_begins_where_the_tier_ends_during_local_retention",
         why="a thread of the simulation does all of its work at once",
     ),
     Mutant(

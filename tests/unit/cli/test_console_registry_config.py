@@ -1,10 +1,10 @@
-"""`barnabas console` takes its credentials for the schema registry from a file or the environment, never from arguments."""
+"""Tools take their credentials for the schema registry from a file or the environment, never from arguments."""
 
 from pathlib import Path
 
 import pytest
 
-from barnabas.cli.console import _registry_config
+from barnabas.cli._registry import registry_config
 from barnabas.client.registry import RegistryClient
 
 URL = "http://localhost:8081"
@@ -14,14 +14,14 @@ def test_a_file_has_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SCHEMA_REGISTRY_TOKEN", "of-the-environment")
     file = tmp_path / "registry.properties"
     file.write_text("basic.auth.user.info=alice:secret\nssl.ca.location=/ca.pem\n")
-    assert _registry_config(URL, file) == {"basic.auth.user.info": "alice:secret", "ssl.ca.location": "/ca.pem"}
+    assert registry_config(URL, file) == {"basic.auth.user.info": "alice:secret", "ssl.ca.location": "/ca.pem"}
 
 
 def test_the_environment_has_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCHEMA_REGISTRY_USER", "alice:secret")
     monkeypatch.delenv("SCHEMA_REGISTRY_TOKEN", raising=False)
-    assert _registry_config(URL, None) == {"basic.auth.user.info": "alice:secret"}
-    assert _registry_config(None, None) == {}, "without a registry they are not the console's"
+    assert registry_config(URL, None) == {"basic.auth.user.info": "alice:secret"}
+    assert registry_config(None, None) == {}, "without a registry they are not the console's"
 
 
 def test_a_setting_that_is_not_known_is_refused() -> None:

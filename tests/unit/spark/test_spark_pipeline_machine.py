@@ -139,8 +139,14 @@ def test_status_outlives_its_process_and_is_shown(tmp_path: Path) -> None:
         ("orders", "RUNNING", "7", "120", "60", "2,000 ms", "10", "3 / 2 KB", "2026-01-01 00:00:00")
     ]
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(live.render(again))
+    console.print(live.render(again, console.width))
     assert "2,000 ms" in console.export_text()
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(live.render(again, console.width))
+    assert "…" not in (drawn := console.export_text()) and "2026-01-01 00:00:00" in drawn, "nothing is cut"
+    console = Console(width=50, record=True, file=io.StringIO())
+    console.print(live.render(again, console.width))
+    assert "…" not in (drawn := console.export_text()) and "kept" not in drawn and "RUNNING" in drawn
     again.take(events.RunState("t3", "STOPPED", ""))
     assert not status.is_running(again)
     again.pid = 2**22 + 1
@@ -163,6 +169,12 @@ def test_a_run_with_nothing_to_do_keeps_what_is_known_of_flows() -> None:
         known.take(events.FlowState("t3", "orders", state, ""))
     (row,) = live.rows(known)
     assert row[:4] == ("orders", "COMPLETED", "7", "240")
+    waiting = events.Status("shop", "once", "local[*]", os.getpid(), "t2", "t2", message="starting Spark …")
+    waiting.take(events.FlowState("t3", "orders", "STARTING", ""))
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(live.render(waiting, console.width))
+    drawn = console.export_text()
+    assert "starting Spark …" in drawn and "watermark" not in drawn, "empty columns are left out"
     # One that has something to do, after a full refresh: its batches have numbers from 0, and count.
     known.remember(known)
     known.take(progress(0, 3))
@@ -206,7 +218,7 @@ def test_expectations_are_summed_over_batches_and_drawn(tmp_path: Path) -> None:
     assert again == known
     assert live.expectation_rows(again) == [("orders", "orders.positive", "drop", "1,007", "3")]
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(live.render(again))
+    console.print(live.render(again, console.width))
     drawn = console.export_text()
     assert re.search(r"orders\.positive\W+drop\W+1,007\W+3", drawn), drawn
 

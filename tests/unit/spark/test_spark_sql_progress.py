@@ -118,6 +118,21 @@ class Table:
         return [row for (row,) in self.ask(f"SELECT id FROM {self.options['table']} ORDER BY id")]
 
 
+def test_batch_after_one_whose_offsets_were_edited_is_refused_until_an_option_names_it(tmp_path: Path) -> None:
+    """docs/memories.md: the offsets of the last batch, committed or not."""
+    table = Table(tmp_path)
+    table.write(0, 1)
+    table.write(1, 2)
+    (table.checkpoint / "offsets" / "1").write_text("edited, so that batch 2 begins elsewhere")
+    with pytest.raises(NotTheSameBatch, match="the checkpoint was edited") as refused:
+        table.write(2, 2, 3)
+    assert "acceptReplannedBatch=2:write" in str(refused.value)
+    assert table.rows() == [1, 2]
+    table.write(2, 2, 3, acceptReplannedBatch="2:write")
+    table.write(3, 4)
+    assert table.rows() == [1, 2, 2, 3, 4]
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[Table]:
     yield Table(tmp_path)

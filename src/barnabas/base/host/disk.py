@@ -12,10 +12,12 @@ import shutil
 import socket
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from barnabas.base.host import kernel
+from barnabas.base.host.kernel import WritableBuffer
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-WritableBuffer: TypeAlias = bytearray | memoryview
 ReadableBuffer: TypeAlias = bytes | bytearray | memoryview
 #: A file's bytes in memory. Writes go to the file. `Disk.unmap` ends it.
 FileMap: TypeAlias = mmap.mmap | memoryview
@@ -66,14 +68,14 @@ class Disk:
         return os.pread(fd, size_bytes, position)
 
     def preadinto(self, fd: int, buffer: WritableBuffer, position: int) -> int:
-        return os.preadv(fd, (buffer,), position)
+        return kernel.preadinto(fd, buffer, position)
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         os.ftruncate(fd, size_bytes)
 
     def reserve(self, fd: int, position: int, size_bytes: int) -> None:
         """Allocate blocks for these bytes, so that a write through a map cannot find the disk full."""
-        os.posix_fallocate(fd, position, size_bytes)
+        kernel.reserve(fd, position, size_bytes)
 
     def length(self, fd: int) -> int:
         return os.fstat(fd).st_size
@@ -93,7 +95,7 @@ class Disk:
 
     def read_now(self, fd: int, buffer: WritableBuffer, position: int) -> int:
         """Read bytes that are in memory. `BlockingIOError` if none are; another `OSError` if the kernel cannot tell."""
-        return os.preadv(fd, (buffer,), position, os.RWF_NOWAIT)
+        return kernel.read_now(fd, buffer, position)
 
     def is_resident(self, fd: int, position: int, size_bytes: int) -> bool:
         """Return whether sending this range will not wait for the disk, as far as probing one page per step can tell."""
@@ -106,7 +108,7 @@ class Disk:
             except BlockingIOError:
                 return False
             except OSError:
-                # A file system without RWF_NOWAIT (tmpfs on old kernels): it never waits, or cannot tell.
+                # A file system without RWF_NOWAIT (tmpfs on old kernels), or another system: it never waits, or cannot tell.
                 return True
             if at >= last:
                 return True
@@ -123,16 +125,16 @@ class Disk:
             position += got
 
     def sendfile(self, sock: socket.socket, fd: int, position: int, size_bytes: int) -> int:
-        return os.sendfile(sock.fileno(), fd, position, size_bytes)
+        return kernel.sendfile(sock, fd, position, size_bytes)
 
     # -- durability
 
     def fsync(self, fd: int) -> None:
-        os.fsync(fd)
+        kernel.fsync(fd)
 
     def fdatasync(self, fd: int) -> None:
         """Like `fsync`, but without the file's times."""
-        os.fdatasync(fd)
+        kernel.fdatasync(fd)
 
     def fsync_dir(self, path: str) -> None:
         """Make the renames and deletions in `path` durable. A deleted directory needs nothing."""

@@ -4,8 +4,9 @@ Children that are forked without an exec all have their parent's command line, s
 The kernel shows the memory that held the arguments at the start.
 """
 
-import sys
 from pathlib import Path
+
+from barnabas.base.host.kernel import IS_LINUX
 
 #: The length limit of `comm`, which `top` shows.
 _COMM_BYTES = 15
@@ -15,7 +16,7 @@ _ARG_START, _ARG_END = 45, 46
 
 def set_title(title: str, *, short: str) -> None:
     """Set `title` for `ps`, as far as there is room, and `short` for `top`."""
-    if not sys.platform.startswith("linux"):
+    if not IS_LINUX:
         return
     import ctypes  # slow to load, and rarely needed
 

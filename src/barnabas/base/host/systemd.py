@@ -29,7 +29,7 @@ class Notifier:
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         message = "\n".join(f"{name}={value}" for name, value in state.items())
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
                 sock.sendto(message.encode(), address)
         except OSError as error:
             log.warning(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.base.errors import ConfigError
+from barnabas.base.host.kernel import IS_LINUX
 from barnabas.base.tls.stores import KeyPair, read_key_pair, read_trusted
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -229,7 +230,7 @@ def _load_pair(context: ssl.SSLContext, pair: KeyPair, setting: str) -> None:
 def _secret_file(text: str) -> Iterator[str]:
     """Yield the path of a file with the text, because OpenSSL reads keys only from files. It is a file in memory if the system
     supports them, else a private file that is deleted at once."""
-    if hasattr(os, "memfd_create"):
+    if IS_LINUX:
         with open(os.memfd_create("barnabas-key"), "w") as file:
             file.write(text)
             file.flush()

@@ -76,9 +76,8 @@ class GroupsApi:
             return answer_later(call, request, self._groups.heartbeat(request))
         except Refused as refusal:
             if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return (
-                    HeartbeatResponse()
-                )  # the member learns its state once the group is loaded; it has made no mistake
+                # The member learns its state once the group is loaded; it has made no mistake.
+                return HeartbeatResponse()
             raise
 
     @serves("LeaveGroup", refusal())

@@ -146,7 +146,7 @@ class TopicAdmin:
                     planned[topic.name] = (topic, assignment)
                     being_created[topic.name] = is_settled
             if validate_only:
-                return results | {name: _created(None, None, assignment) for name, (_, assignment) in planned.items()}
+                return results | {name: _created(None, assignment) for name, (_, assignment) in planned.items()}
             written = await self._write(planned)
         finally:
             for name in planned:
@@ -157,7 +157,7 @@ class TopicAdmin:
             if isinstance(outcome, Failure):
                 results[name] = CreatedTopic(outcome)
             else:
-                results[name] = _created(None, outcome, assignment)
+                results[name] = _created(outcome, assignment)
         waiting = {name: tuple(planned[name][1]) for name in written if results[name].failure is None}
         late = await self._until(
             waiting, lambda name: self._metadata.has_all_leaders(name, waiting[name]), timeout_ms=timeout_ms
@@ -410,5 +410,5 @@ def _topic_id(name: str, result: Result) -> TopicId | None:
         return None
 
 
-def _created(failure: Failure | None, topic_id: TopicId | None, assignment: Assignment) -> CreatedTopic:
-    return CreatedTopic(failure, topic_id, len(assignment), len(assignment[0]))
+def _created(topic_id: TopicId | None, assignment: Assignment) -> CreatedTopic:
+    return CreatedTopic(None, topic_id, len(assignment), len(assignment[0]))

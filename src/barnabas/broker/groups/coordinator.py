@@ -19,7 +19,7 @@ from barnabas.broker.groups import metrics
 from barnabas.broker.groups.group import GroupEnvironment, Requester
 from barnabas.broker.groups.machine import GroupMachine
 from barnabas.broker.groups.settings import GroupSettings
-from barnabas.broker.groups.share_groups import ShareGroups
+from barnabas.broker.groups.share_groups import FindEnds, ShareGroups
 from barnabas.broker.groups.subscriptions import MayDescribe
 from barnabas.broker.groups.topic_view import TopicView
 from barnabas.broker.runtime.coordinator import CoordinatorRuntime
@@ -71,6 +71,7 @@ class GroupCoordinator:
         verify_transaction: VerifyTransaction,
         group_config: Callable[[str], GroupConfig],
         share_persister: SharePersister,
+        find_ends: FindEnds,
         unique: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         metadata = self._metadata = context.metadata
@@ -101,6 +102,8 @@ class GroupCoordinator:
         self.share = ShareGroups(
             self._runtime,
             share_persister,
+            find_ends,
+            topics=env.topics,
             partition_for=self.partition_for,
             now_ms=context.now_ms,
             spawn=context.spawn,
@@ -253,12 +256,16 @@ class GroupCoordinator:
         results: list[DeletableGroupResult] = []
         for partition, ids in by_partition.items():
             try:
+                ids = await self.share.delete_states(partition, ids, results)
                 response = await self._runtime.write(
                     partition,
                     lambda machine, ticket, ids=ids: machine.delete_groups(ids),  # type: ignore[misc]
                 )
             except Refused as refusal:
-                results += [DeletableGroupResult(group_id=each, error_code=refusal.code) for each in ids]
+                results += [
+                    DeletableGroupResult(group_id=each, error_code=refusal.code, error_message=refusal.message)
+                    for each in ids
+                ]
             else:
                 results += response.results
         return results

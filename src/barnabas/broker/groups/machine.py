@@ -23,6 +23,7 @@ from barnabas.broker.groups.offset_store import OffsetCommit, OffsetStore
 from barnabas.broker.groups.offsets import Offsets
 from barnabas.broker.groups.replay import GroupReplay
 from barnabas.broker.groups.share import SHARE_SESSION, ShareProtocol
+from barnabas.broker.groups.share_admin import ShareAdmin
 from barnabas.broker.groups.share_group import ShareGroup
 from barnabas.broker.groups.share_replay import SHARE_REPLAYS
 from barnabas.broker.groups.subscriptions import MayDescribe
@@ -67,6 +68,7 @@ class GroupMachine:
         self._consumer = ConsumerProtocol(self.groups, env)
         #: Operations on share groups.
         self.share = ShareProtocol(self.groups, env)
+        self.share_admin = ShareAdmin(self.groups, self.share, env)
         self._classic_members = ClassicMembers(self._consumer, env)
         self._replay_group = GroupReplay(self.groups, (CONSUMER_REPLAYS, SHARE_REPLAYS)).replay
         self._offsets = Offsets(self.groups, self.store, self._classic, env)

@@ -7,7 +7,7 @@ gets it: the heartbeat notes the missing ones and asks the driver to create them
 Pure; owner: the group machine.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
@@ -20,7 +20,7 @@ from barnabas.broker.groups.consumer_group import EMPTY, JOINING_EPOCH, LEAVING_
 from barnabas.broker.groups.group import Group, GroupEnvironment, Outcome, Requester, refuse_blank
 from barnabas.broker.groups.records import Partitions
 from barnabas.broker.groups.share_group import ShareGroup, ShareMember
-from barnabas.broker.groups.share_topics import StatePartitions, StateTopics
+from barnabas.broker.groups.share_topics import StatePartitions
 from barnabas.broker.groups.subscriptions import topics_named
 from barnabas.broker.runtime.machine import Result, SendToDriver
 from barnabas.wire.messages.share_group_describe import DescribedGroup
@@ -202,14 +202,18 @@ class ShareProtocol:
         if not missing:
             return
         out.records.append(group.states.begin(missing).record(group.group_id))
-        for topic_id in missing:
-            self._asked_ms[group.group_id, topic_id] = now_ms
+        self.note_asked(group.group_id, missing, now_ms)
         starts = {
             (topic_id, number): CHOSEN_BY_LEADER if topic_id not in group.states.initialized else 0
             for topic_id, each in missing.items()
             for number in each.partitions
         }
         out.effects.append(SendToDriver(CreateShareStates(group.group_id, epoch, starts)))
+
+    def note_asked(self, group_id: str, topic_ids: Iterable[bytes], now_ms: int) -> None:
+        """The driver asks for states of these topics: heartbeats need not do so before the retry interval has passed."""
+        for topic_id in topic_ids:
+            self._asked_ms[group_id, topic_id] = now_ms
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -242,33 +246,28 @@ class ShareProtocol:
         """Note the answers of the share coordinators. Members get the partitions with their next heartbeats."""
         for topic_id in (*created, *failed):
             self._asked_ms.pop((group_id, topic_id), None)
+        out = Outcome()
         group = self.find(group_id)
-        return (
-            Outcome().result()
-            if group is None
-            else self._write_states(group, group.states.created(created).failed(failed))
-        )
+        if group is not None:
+            states = group.states.created(created).failed(failed)
+            if states != group.states:
+                out.records.append(states.record(group_id))
+        return out.result()
 
-    def states_deleted(self, group_id: str, topic_ids: Collection[bytes]) -> Result[None]:
-        """The share coordinators have deleted all states of the group for these topics."""
+    def states_deleted(self, group_id: str, topic_ids: Collection[bytes]) -> Result[bool]:
+        """The share coordinators have deleted all states of the group for these topics. True if the group still exists."""
+        out = Outcome()
         group = self.find(group_id)
-        if group is None:
-            return Outcome().result()
-        deleting = {topic_id: name for topic_id, name in group.states.deleting.items() if topic_id not in topic_ids}
-        return self._write_states(group, replace(group.states, deleting=deleting))
+        if group is not None:
+            deleting = {topic_id: name for topic_id, name in group.states.deleting.items() if topic_id not in topic_ids}
+            out.records.append(replace(group.states, deleting=deleting).record(group_id))
+        return out.result(group is not None)
 
     def forget_topics(self, topic_ids: Collection[bytes], out: Outcome) -> None:
         """Topics were deleted, and the share coordinators remove their states themselves."""
         for group in self._groups.values():
             if isinstance(group, ShareGroup) and not group.states.topic_ids.isdisjoint(topic_ids):
                 out.records.append(group.states.forget(topic_ids).record(group.group_id))
-
-    @staticmethod
-    def _write_states(group: ShareGroup, states: StateTopics) -> Result[None]:
-        out = Outcome()
-        if states != group.states:
-            out.records.append(states.record(group.group_id))
-        return out.result()
 
     # -- descriptions --------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import OnThread, ThreadPool
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.coordinator_log import InternalTopicLog
+from barnabas.broker.server.log_ends import LogEnds
 from barnabas.broker.server.settings import allows_consumer_protocol
 from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
 from barnabas.broker.zookeeper_client.features import GROUP_VERSION
@@ -89,6 +90,7 @@ def assemble(
         ),
         verify_transaction=transactions.offsets_verifier(context, lambda: transaction_parts.verifier),
         share_persister=share_state_parts.persister,
+        find_ends=LogEnds(context, membership.connections).find,
     )
     transaction_parts = transactions.assemble(
         context,

@@ -9,6 +9,7 @@ from barnabas.broker.api.group_offsets import GroupOffsetsApi
 from barnabas.broker.api.groups import GroupsApi
 from barnabas.broker.api.share_groups import ShareGroupsApi
 from barnabas.broker.groups.coordinator import GroupCoordinator, VerifyTransaction
+from barnabas.broker.groups.share_groups import FindEnds
 from barnabas.broker.runtime.share_state import SharePersister
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
@@ -27,6 +28,7 @@ def assemble(
     consumer_protocol_enabled: Callable[[], bool],
     verify_transaction: VerifyTransaction,
     share_persister: SharePersister,
+    find_ends: FindEnds,
 ) -> GroupParts:
     """Return the parts, and set `context.groups`."""
     coordinator = context.groups = GroupCoordinator(
@@ -35,6 +37,7 @@ def assemble(
         verify_transaction=verify_transaction,
         group_config=context.dynamic.group_config,
         share_persister=share_persister,
+        find_ends=find_ends,
     )
     families = (GroupsApi, GroupOffsetsApi, GroupAdminApi, ConsumerGroupsApi, ShareGroupsApi)
     return GroupParts(coordinator, [family(context, coordinator) for family in families])

@@ -14,6 +14,7 @@ After that the log judges, as it does if nothing was refused and no leader elect
 """
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 from barnabas.base.clock import Clock
@@ -45,19 +46,17 @@ _UNTRUSTED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE})
 _producer_id = struct.Struct(">q").unpack_from
 
 
+@dataclass(slots=True)
 class _Missing:
     """A refused batch that has to come before those that follow it."""
 
-    __slots__ = ("at_s", "code", "epoch", "followers_left", "sequence")
-
-    def __init__(self, epoch: int, sequence: int, code: ErrorCode, at_s: float) -> None:
-        self.epoch = epoch
-        #: First sequence number of the batch.
-        self.sequence = sequence
-        self.code = code
-        self.at_s = at_s
-        #: How many more batches may have been in flight behind it.
-        self.followers_left = BATCHES_RETAINED - 1
+    epoch: int
+    #: First sequence number of the batch.
+    sequence: int
+    code: ErrorCode
+    at_s: float
+    #: How many more batches may have been in flight behind it.
+    followers_left: int = BATCHES_RETAINED - 1
 
     def has_come(self, log: Log | None, producer_id: int) -> bool:
         """Whether the log has the batch: it may have got it from a leader in between."""

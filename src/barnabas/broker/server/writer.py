@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol
 
+from barnabas.base.host.kernel import MORE_FOLLOWS
 from barnabas.broker.server.ranges import BYTES, FileRange, Part, read_small, release
 
 #: Bytes that one call may send before the loop runs other work. A fast reader would otherwise let it send everything.
@@ -119,7 +120,7 @@ class SocketWriter:
                 head = queue[0]
                 if isinstance(head, BYTES):
                     step = head if len(head) <= SEND_STEP_BYTES else memoryview(head)[:SEND_STEP_BYTES]
-                    more = socket.MSG_MORE if len(queue) > 1 else 0
+                    more = MORE_FOLLOWS if len(queue) > 1 else 0
                     sent = self._sock.send(step, more)
                     if sent < len(head):
                         queue[0] = memoryview(head)[sent:]

@@ -112,7 +112,7 @@ class _Decided(NamedTuple):
 
 class SharePartition:
     """`on_over` is called when it cannot go on: the partition moved, its state was fenced, or could not be loaded. `on_idle` is
-    called when the last write is answered."""
+    called when it is loaded, and when the last write is answered."""
 
     def __init__(
         self,
@@ -217,6 +217,7 @@ class SharePartition:
             self._host.counts.loaded(self._host.now_ms() - began_ms)
             self._bury()
             self.wake()
+            self._on_idle(self)  # the group's last session may have ended meanwhile
 
     async def _loaded(self) -> ShareMachine:
         state = await self._host.persister.read(self.key, leader_epoch=self.partition.machine.leader_epoch)

@@ -16,6 +16,8 @@ FINAL_EPOCH: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
 #: Kafka's clients use ids of 36 characters, and its brokers refuse longer ones.
 MEMBER_ID_CHARACTERS_MAX: Final = 36
+#: Partitions of a session that one fetch looks at, in one turn of the loop. The next fetch goes on behind them.
+FETCHED_AT_ONCE_MAX: Final = 1_000
 #: Partitions in all sessions together: some 100 MB.
 PARTITIONS_MAX: Final = 500_000
 
@@ -43,11 +45,14 @@ class ShareSession:
         self.partitions: dict[TopicIdPartition, None] = {}
 
     def in_turn(self) -> list[TopicIdPartition]:
-        """Return the partitions, each time beginning with another one: those behind the limits of a request must not starve."""
+        """Return the partitions for the next fetch, each time beginning with another one: those behind the limits of a request
+        must not starve."""
         partitions = list(self.partitions)
-        if not partitions:
-            return partitions
-        first = self.epoch % len(partitions)
+        count = len(partitions)
+        if count > FETCHED_AT_ONCE_MAX:
+            first = self.epoch * FETCHED_AT_ONCE_MAX % count
+            return (partitions[first:] + partitions[:first])[:FETCHED_AT_ONCE_MAX]
+        first = self.epoch % count if count else 0
         return partitions[first:] + partitions[:first]
 
     def next_epoch(self) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.base.errors import BrokenInvariant
-from barnabas.base.host.disk import Disk, WritableBuffer
+from barnabas.base.host.disk import Disk
+from barnabas.base.host.kernel import WritableBuffer
 from barnabas.base.recent import Recent
 
 if TYPE_CHECKING:

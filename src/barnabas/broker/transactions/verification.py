@@ -110,7 +110,7 @@ class Verifier:
         self._spawn = spawn
         self._pause = pause
         self._queues: dict[BrokerId, list[_Pending]] = {}
-        self._under_way: dict[tuple[Question, tuple[tuple[TopicPartition, object], ...]], _Pending] = {}
+        self._in_flight: dict[tuple[Question, tuple[tuple[TopicPartition, object], ...]], _Pending] = {}
 
     # -- for Produce and TxnOffsetCommit ------------------------------------------------------------------------------
 
@@ -210,13 +210,13 @@ class Verifier:
 
     async def _ask_once(self, question: Question, guards: _Guards) -> _Errors:
         key = (question, tuple(guards.items()))
-        pending = self._under_way.get(key)
+        pending = self._in_flight.get(key)
         if pending is None:
             coordinator = self._coordinator_of(question.transactional_id)
             if coordinator is None:
                 return dict.fromkeys(guards, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            pending = self._under_way[key] = _Pending(question, tuple(guards))
-            pending.answer.add_done_callback(lambda _: self._under_way.pop(key, None))
+            pending = self._in_flight[key] = _Pending(question, tuple(guards))
+            pending.answer.add_done_callback(lambda _: self._in_flight.pop(key, None))
             queue = self._queues.get(coordinator)
             if queue is None:
                 self._queues[coordinator] = [pending]

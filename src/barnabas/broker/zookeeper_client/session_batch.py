@@ -19,30 +19,20 @@ class BatchAnswer:
     moved: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """One request: an operation, several guarded writes in one transaction, or several reads in one."""
 
-    __slots__ = ("batch", "indexes", "is_guarded", "losses", "operation", "order", "sent_s")
-
-    def __init__(
-        self,
-        order: tuple[int, int],
-        operation: Operation | MultiRead,
-        batch: "PendingBatch",
-        indexes: tuple[int, ...],
-        *,
-        is_guarded: bool = False,
-    ) -> None:
-        self.order = order
-        self.operation = operation
-        self.batch = batch
-        #: Indexes of the batch's operations that it carries.
-        self.indexes = indexes
-        #: Whether it is a transaction that begins with the check of the batch's guard.
-        self.is_guarded = is_guarded
-        self.sent_s = 0.0
-        #: How often its connection was lost.
-        self.losses = 0
+    order: tuple[int, int]
+    operation: Operation | MultiRead
+    batch: "PendingBatch"
+    #: Indexes of the batch's operations that it carries.
+    indexes: tuple[int, ...]
+    #: Whether it is a transaction that begins with the check of the batch's guard.
+    is_guarded: bool = False
+    sent_s: float = 0.0
+    #: How often its connection was lost.
+    losses: int = 0
 
     def __lt__(self, other: "PendingRequest") -> bool:
         return self.order < other.order

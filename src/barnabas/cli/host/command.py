@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from barnabas.base.host import kernel
 from barnabas.cli._command import UsageError
 from barnabas.cli.tool import Argument, Option, Tool
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def _count(text: str) -> int:
     if text == "auto":
-        return len(os.sched_getaffinity(0))
+        return kernel.processors()
     if not text.isdigit() or int(text) < 1:
         raise UsageError(f"--brokers {text}: give a number, or auto")
     return int(text)

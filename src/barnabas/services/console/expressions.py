@@ -200,9 +200,8 @@ def _bounded_operators(budget: _Budget) -> dict[str, Callable[..., Any]]:
         @functools.wraps(function)
         def call(*values: Any) -> Any:
             if name == "_%_" and isinstance(values[0], str | bytes):
-                raise TypeError(
-                    "no such overload"
-                )  # Python would treat the text as a format string, and could fill a gigabyte with blanks
+                # Python would treat the text as a format string, and could fill a gigabyte with blanks.
+                raise TypeError("no such overload")
             budget.take(() if name in _CONSTANT else values)
             if name in _COMPARISONS and (found := _compared(name, *values)) is not None:
                 return found

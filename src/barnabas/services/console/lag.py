@@ -313,9 +313,8 @@ class LagBook:
                 if old:
                     await self._ask(old)
             except Exception as error:
-                refusal_for(
-                    error, "sweep groups"
-                )  # logs bugs; a user without the right to see groups sees topics without lags
+                # Logs bugs; a user without the right to see groups sees topics without lags.
+                refusal_for(error, "sweep groups")
             await asyncio.sleep(_SWEEP_PAUSE_S)
 
     def totals(self) -> Totals:

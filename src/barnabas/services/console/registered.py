@@ -5,13 +5,9 @@ registry that does not answer must not hold up pages that need no schema.
 """
 
 import asyncio
-import datetime
-import decimal
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -20,9 +16,7 @@ from barnabas.client.registry import RegistryClient, RegistryRefused, RegistryUn
 from barnabas.services.console.decoding import Undecodable
 from barnabas.services.console.errors import Refusal
 from barnabas.services.registry import wire
-from barnabas.services.registry.formats import Reference
-from barnabas.services.registry.references import imports
-from barnabas.services.registry.values import avro, json_values
+from barnabas.services.registry.values import by_schema
 from barnabas.wire.records import Record
 
 T = TypeVar("T")
@@ -39,14 +33,6 @@ _VALUES_MAX: Final = 250_000
 _REASON_CHARS_MAX: Final = 500
 #: Time before a refused user is tried again: many failures would slow the console's address down, as for a guesser.
 _LOCKED_OUT_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Schema:
-    kind: str
-    text: str
-    #: By the names under which they are imported; each comes after those that it needs.
-    references: Mapping[str, str]
 
 
 class Registered:
@@ -76,9 +62,8 @@ class Registered:
             return await self._on_thread(partial(self._ask, method, *path, body=body, **query))
         except RegistryRefused as error:
             if error.status == 401:
-                raise Refusal(
-                    403, "REGISTRY_SIGN_IN", str(error)
-                ) from None  # a 401 would end the session at the console
+                # A 401 would end the session at the console.
+                raise Refusal(403, "REGISTRY_SIGN_IN", str(error)) from None
             status = error.status if 400 <= error.status < 500 else 502
             raise Refusal(status, f"REGISTRY_{error.code}", str(error)) from None
         except RegistryUnreachable as error:
@@ -172,62 +157,12 @@ class Registered:
     # -- on a thread ------------------------------------------------------------------------------------------------------
 
     def _reader(self, number: int) -> Any:
-        schema = self._schema(self._ask("GET", "schemas", "ids", number))
-        if schema.kind == "AVRO":
-            return _avro_reader(schema)
-        if schema.kind == "PROTOBUF":
-            return _protobuf_reader(schema)
-        return lambda payload: ("json schema", json_values.read(payload))
-
-    def _schema(self, answer: Mapping[str, Any]) -> _Schema:
-        def fetch(reference: Reference) -> Mapping[str, Any]:
-            answer: Mapping[str, Any] = self._ask("GET", "subjects", reference.subject, "versions", reference.version)
-            return answer
-
-        found = imports(_references(answer), fetch, _references)
-        texts = {name: str(imported["schema"]) for name, imported in found}
-        return _Schema(answer.get("schemaType", "AVRO"), answer["schema"], texts)
-
-
-def _references(answer: Mapping[str, Any]) -> list[Reference]:
-    return [Reference(each["name"], each["subject"], each["version"]) for each in answer.get("references") or ()]
+        return by_schema.reader(
+            by_schema.schema_of(self._ask("GET", "schemas", "ids", number), self._ask), values_max=_VALUES_MAX
+        )
 
 
 def _id_of(data: bytes | None) -> int | None:
     if data is None or len(data) <= wire.HEAD_BYTES or data[0] != wire.MAGIC:
         return None
     return wire.unframe(data)[0]
-
-
-def _avro_reader(schema: _Schema) -> Any:
-    written_as = avro.parse(avro.json_of(text) for text in (*schema.references.values(), schema.text))
-    written_as.bounds  # noqa: B018  a schema beyond its bounds is refused now, not with each record
-
-    def read(payload: bytes) -> tuple[str, Any]:
-        return "avro", _plain(avro.read(payload, written_as, values_max=_VALUES_MAX))
-
-    return read
-
-
-def _plain(value: Any) -> Any:
-    """Convert Avro's logical types to values of JSON."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal | uuid.UUID):
-        return str(value)
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    return value
-
-
-def _protobuf_reader(schema: _Schema) -> Any:
-    from barnabas.services.registry.values.protobuf import ProtobufFile  # protobuf takes 20 ms to load
-
-    file = ProtobufFile(schema.text, schema.references)
-    return lambda payload: ("protobuf", file.read(payload))

@@ -20,7 +20,7 @@ from barnabas.base.config.usage import broker_notices
 from barnabas.base.errors import ConfigError
 from barnabas.base.hosts import address, is_loopback
 from barnabas.services.doctor.finding import Finding, Severity, count, some
-from barnabas.services.doctor.room import nearly_full, room, short_lived
+from barnabas.services.doctor.free_space import free_space, nearly_full, short_lived
 
 #: Open files of a broker besides those of its logs: mostly sockets of clients.
 FILES_BESIDES_LOGS: Final = 1024
@@ -207,7 +207,7 @@ def _directories(file: str, facts: HostFacts) -> list[Finding]:
             means = "the broker starts without this folder, or not at all"
             findings.append(Finding(Severity.ERROR, "log-dir-not-writable", file, message, advice, means))
         if nearly_full(facts_of_dir.total_bytes, facts_of_dir.free_bytes):
-            message = f"the disk of log.dirs={path} has {room(facts_of_dir.total_bytes, facts_of_dir.free_bytes)}"
+            message = f"the disk of log.dirs={path} has {free_space(facts_of_dir.total_bytes, facts_of_dir.free_bytes)}"
             advice = "add room, or lower log.retention.hours or log.retention.bytes"
             means = "a full disk takes the folder offline"
             findings.append(Finding(Severity.WARNING, "disk-nearly-full", file, message, advice, means))

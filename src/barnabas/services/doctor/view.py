@@ -7,7 +7,7 @@ from typing import Final
 from barnabas.base.ids import TopicPartition
 from barnabas.client.image import ClusterImage, PartitionInfo
 from barnabas.client.pushing import PushingClient
-from barnabas.services.doctor.room import FREE_SHARE_MIN
+from barnabas.services.doctor.free_space import FREE_SHARE_MIN
 
 #: The leader stamps records of these topics with its own clock, because the coordinator writes them.
 COORDINATOR_TOPICS: Final = ("__consumer_offsets", "__transaction_state")

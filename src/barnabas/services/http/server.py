@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 import uvicorn
 
 from barnabas.base.errors import BarnabasError, ConfigError, leaves
+from barnabas.base.host import kernel
 from barnabas.services.http.connections import Connections, Place
 from barnabas.services.http.protocol import HEAD_S, BoundedProtocol
 
@@ -184,7 +185,6 @@ S = TypeVar("S", bound=Service)
 
 def run_until_signal(make: Callable[[], S], announce: Callable[[S], None]) -> int:
     """Run as this process until SIGTERM or SIGINT. Return the exit code."""
-    import uvloop
 
     async def main() -> None:
         service = make()
@@ -195,7 +195,7 @@ def run_until_signal(make: Callable[[], S], announce: Callable[[S], None]) -> in
 
     exit_code = 0
     try:
-        uvloop.run(main())
+        kernel.run(main())
     except* BarnabasError as errors:
         for error in leaves(errors):
             log.critical("%s", error)

@@ -470,9 +470,20 @@ class Node:
             raise errors.timed_out("Write to the Kafka store timed out while it was read back") from None
         if self._log.has_skipped(last - len(written) + 1, last) or not writes.is_kept(self.store, written):
             log.error("[registry] the records up to offset %d contradict the decision: taking them back", last)
-            undone = writes.undo(self.store, written)
-            await self._log.applied(await self._log.append(undone))
+            await self._take_back(writes.undo(self.store, written))
             raise errors.store_failed(
                 "Error while registering the schema due to generating an ID that is already in use."
             )
         return last
+
+    async def _take_back(self, undone: list[Record]) -> None:
+        if not undone:
+            return
+        try:
+            last = await self._log.append(undone)
+            # Other writes wait for this one: if the topic is created again meanwhile, the record never arrives.
+            async with asyncio.timeout(self._config.write_timeout_ms / 1000):
+                await self._log.applied(last)
+        except TimeoutError:
+            self._log.give_up()
+            raise errors.timed_out("Write to the Kafka store timed out while it was taken back") from None

@@ -40,6 +40,8 @@ def validate(place: Path, *, master: str) -> None:
         if isinstance(event, FlowState) and event.flow not in flows:
             flows.append(event.flow)
 
+    if sys.stderr.isatty():
+        sys.stderr.write("starting Spark …\n")
     with session.start(chosen, master) as spark:
         Runner(chosen, spark, take).run(RunOptions(dry=True))
     names = ", ".join(str(file.relative_to(chosen.folder)) for file in chosen.files())
@@ -54,7 +56,7 @@ def run(place: Path, options: RunOptions, *, master: str, as_json_lines: bool, w
         raise PipelineFailed(f"{chosen.name} is running already, as process {known.pid}")
     mode = "continuous" if options.continuous else "once"
     began = live.now()
-    first = Status(chosen.name, mode, master, _own_pid(), began, began)
+    first = Status(chosen.name, mode, master, _own_pid(), began, began, message="starting Spark …")
     if known is not None:
         first.remember(known)
     report = Report(first, chosen.progress_file, as_json_lines=as_json_lines)
@@ -138,7 +140,7 @@ def show_status(place: Path, *, as_json_document: bool, command_config: str | No
         return
     console = Console()
     if console.is_terminal:
-        console.print(live.render(known))
+        console.print(live.render(known, console.width))
     else:
         sys.stdout.write(f"{known.pipeline} {known.mode} on {known.master}: {known.state} {known.updated}\n")
         for row in (live.HEADERS, *live.rows(known)):

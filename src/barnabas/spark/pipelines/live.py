@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from rich.box import HEAVY_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -12,6 +13,11 @@ from rich.text import Text
 from barnabas.spark.pipelines.events import FlowStatus, Status
 
 HEADERS: Final = ("flow", "state", "batch", "rows", "rows/s", "batch time", "lag", "kept", "watermark")
+_ALWAYS: Final = ("flow", "state")
+#: Columns that a narrow terminal does without; `pipeline status --json` has all.
+_FIRST_OUT: Final = ("kept", "watermark", "batch time", "rows/s", "batch")
+#: Fewest characters in a line of a flow's name.
+_FLOW_MIN: Final = 12
 EXPECTATION_HEADERS: Final = ("flow", "expectation", "action", "passed", "failed")
 _COLOURS: Final = {"RUNNING": "green", "COMPLETED": "cyan", "FAILED": "red", "RETRYING": "yellow", "SKIPPED": "yellow"}
 
@@ -20,6 +26,7 @@ class View:
     """Shows a status whenever it changes. For terminals only: programs use --json, files get one line per event."""
 
     def __init__(self, console: Console) -> None:
+        self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> "View":
@@ -30,32 +37,51 @@ class View:
         self._live.stop()
 
     def show(self, status: Status) -> None:
-        self._live.update(render(status))
+        self._live.update(render(status, self._console.width))
 
 
-def render(status: Status) -> RenderableType:
+def render(status: Status, width: int) -> RenderableType:
     heading = Text.assemble(
         (status.pipeline, "bold"),
         f" {status.mode} on {status.master}: ",
         (status.state, _COLOURS.get(status.state, "white")),
     )
-    table = Table(header_style="bold", expand=False)
-    for name in HEADERS:
-        table.add_column(name, justify="left" if name in ("flow", "state", "watermark") else "right", no_wrap=True)
-    for row in rows(status):
-        table.add_row(row[0], Text(row[1], _COLOURS.get(row[1], "white")), *row[2:])
-    tables = [table]
+    tables = [_flows(status, width)] if status.flows else []
     expected = expectation_rows(status)
     if expected:
         rows_expected = Table(header_style="bold", expand=False)
         for name in EXPECTATION_HEADERS:
-            rows_expected.add_column(name, justify="right" if name in ("passed", "failed") else "left", no_wrap=True)
+            is_number = name in ("passed", "failed")
+            rows_expected.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
         for *words, lost in expected:
             rows_expected.add_row(*words, Text(lost, "white" if lost == "0" else "yellow"))
         tables.append(rows_expected)
     failed = [Text(message, "red") for message in status.failures()]
     said = [Text(status.message)] if status.message else []
     return Group(heading, *tables, *failed, *said)
+
+
+def _flows(status: Status, width: int) -> Table:
+    """Show the columns that have something to show and that fit: no word is cut. A long name of a flow takes several lines."""
+    known = rows(status)
+    columns = {name: [row[place] for row in known] for place, name in enumerate(HEADERS)}
+    sizes = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
+    shown = [name for name in HEADERS if name in _ALWAYS or any(columns[name])]
+
+    def taken(room_each: int) -> int:
+        return sum(sizes[name] + room_each for name in shown) - sizes["flow"] + min(sizes["flow"], _FLOW_MIN)
+
+    is_framed = taken(3) < width  # a line and two blanks
+    for name in _FIRST_OUT:
+        if not is_framed and taken(2) > width and name in shown:
+            shown.remove(name)
+    table = Table(header_style="bold", expand=False, box=HEAVY_HEAD if is_framed else None, pad_edge=is_framed)
+    for name in shown:
+        left = name in ("flow", "state", "watermark")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "flow", overflow="fold")
+    for cells_of in zip(*(columns[name] for name in shown), strict=True):
+        table.add_row(cells_of[0], Text(cells_of[1], _COLOURS.get(cells_of[1], "white")), *cells_of[2:])
+    return table
 
 
 def rows(status: Status) -> list[Sequence[str]]:

@@ -70,7 +70,7 @@ class _Turn:
     #: Where a run that ends stops reading: at the ends of the topic when the run began.
     until: Positions | None = None
     done: bool = False
-    under_way: "Future[Filled] | None" = None
+    batch: "Future[Filled] | None" = None
     total: Filled = field(default_factory=Filled)
     reported_s: float = float("-inf")
     error: str | None = None
@@ -134,13 +134,13 @@ class Runner:
                 self._tell(f"table {name} cannot be filled: {why}")
         self._unreadable = unreadable
         for name in [name for name in self._turns if name not in wanted]:
-            if self._turns[name].under_way is None:
+            if self._turns[name].batch is None:
                 del self._turns[name]
         for name, table in wanted.items():
             turn = self._turns.get(name)
             if turn is None:
                 self._turns[name] = _Turn(table, done=table.paused)
-            elif turn.definition != table and turn.under_way is None:
+            elif turn.definition != table and turn.batch is None:
                 was_paused = turn.definition.paused
                 self._turns[name] = _Turn(table, done=table.paused, until=turn.until, total=turn.total)
                 if table.paused and not was_paused:
@@ -154,9 +154,9 @@ class Runner:
     def _start(self, pool: ThreadPoolExecutor) -> None:
         now_s = self._clock()
         for name, turn in self._turns.items():
-            idle = turn.under_way is None and not turn.done and not turn.definition.paused
+            idle = turn.batch is None and not turn.done and not turn.definition.paused
             if idle and turn.stopped is None and turn.next_s <= now_s:
-                turn.under_way = pool.submit(self._fill, name, turn)
+                turn.batch = pool.submit(self._fill, name, turn)
 
     def _fill(self, name: str, turn: _Turn) -> Filled:
         """Fill one batch. Runs in a thread of the pool."""
@@ -187,11 +187,11 @@ class Runner:
 
     def _wait(self) -> None:
         """Wait until a batch ends, a definition comes, or it is time for a table."""
-        under_way = [each.under_way for each in self._turns.values() if each.under_way is not None]
-        if under_way:
-            wait(under_way, timeout=_LISTEN_S, return_when=FIRST_COMPLETED)
+        batches = [each.batch for each in self._turns.values() if each.batch is not None]
+        if batches:
+            wait(batches, timeout=_LISTEN_S, return_when=FIRST_COMPLETED)
         try:
-            self._catalogue.wait(0.0 if under_way else _LISTEN_S)
+            self._catalogue.wait(0.0 if batches else _LISTEN_S)
         except ClientError as error:
             if self._options.once:
                 raise
@@ -199,8 +199,8 @@ class Runner:
         self._collect()
 
     def _finish(self) -> None:
-        under_way = [each.under_way for each in self._turns.values() if each.under_way is not None]
-        wait(under_way)
+        batches = [each.batch for each in self._turns.values() if each.batch is not None]
+        wait(batches)
         self._collect()
         for name, turn in self._turns.items():
             if turn.error is None and not turn.definition.paused:
@@ -208,8 +208,8 @@ class Runner:
 
     def _collect(self) -> None:
         for name, turn in self._turns.items():
-            if turn.under_way is not None and turn.under_way.done():
-                future, turn.under_way = turn.under_way, None
+            if turn.batch is not None and turn.batch.done():
+                future, turn.batch = turn.batch, None
                 self._ended(name, turn, future)
 
     def _ended(self, name: str, turn: _Turn, future: "Future[Filled]") -> None:

@@ -4,7 +4,8 @@ import errno
 import socket
 from typing import TYPE_CHECKING
 
-from barnabas.base.host.disk import Disk, FileMap, ReadableBuffer, WritableBuffer
+from barnabas.base.host.disk import Disk, FileMap, ReadableBuffer
+from barnabas.base.host.kernel import WritableBuffer
 from barnabas.testing.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE, Dir, File, Node, Open, os_error
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from barnabas.base.host import kernel
 from barnabas.testing.simulation.fault_plan import kinds_of
 from barnabas.testing.simulation.kept_seeds import KeptSeeds
 from barnabas.testing.simulation.running import Report, Scenario
@@ -144,7 +145,7 @@ def _jobs() -> int:
         return settings.jobs
     if "PYTEST_XDIST_WORKER" in os.environ:
         return 1
-    return max(1, len(os.sched_getaffinity(0)))
+    return kernel.processors()
 
 
 def hunt(

@@ -1,12 +1,12 @@
 """The group APIs of one broker without its sockets: requests and responses go through the real codecs, in every version."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.errors import ErrorCode, Refused
-from barnabas.base.ids import BrokerId
+from barnabas.base.ids import BrokerId, TopicPartition
 from barnabas.base.metrics.registry import Registry
 from barnabas.base.topics import GROUP_METADATA_TOPIC
 from barnabas.base.words import AclOperation, AclResourceType
@@ -111,6 +111,8 @@ class FakeBroker:
         )
         self.share_groups_on = True
         self.persister = MemoryPersister()
+        #: Ends of partitions, or why they are not known.
+        self.ends: dict[TopicPartition, int | ErrorCode] = {}
         self.verified: list[object] = []
         self.guard = object()
         self.verification_error: ErrorCode | None = None
@@ -130,6 +132,7 @@ class FakeBroker:
             consumer_protocol_enabled=lambda: True,
             verify_transaction=self._verify,
             share_persister=self.persister,
+            find_ends=self._find_ends,
         )
         self.coordinator = parts.coordinator
         families = [
@@ -147,6 +150,9 @@ class FakeBroker:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self.tasks.append(task)
         return task
+
+    async def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | ErrorCode]:
+        return {tp: self.ends[tp] for tp in partitions}
 
     async def _verify(self, transaction: object) -> object:
         self.verified.append(transaction)

@@ -301,7 +301,7 @@ async def test_connections_that_come_and_go_leave_nothing_behind() -> None:
             gc.enable()
 
 
-async def test_strangers_together_have_no_more_than_so_much_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_together_have_a_bounded_number_of_bytes_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.server.connection.STRANGERS_BYTES_MAX", 2_500)
     async with Listener().harness as server:
         first, second, third = [await server.client() for _ in range(3)]

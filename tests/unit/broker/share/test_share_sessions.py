@@ -3,7 +3,14 @@
 import pytest
 
 from barnabas.base.errors import ErrorCode, Refused
-from barnabas.broker.share.sessions import EPOCH_MAX, MemberKey, ShareSession, ShareSessions, TopicIdPartition
+from barnabas.broker.share.sessions import (
+    EPOCH_MAX,
+    FETCHED_AT_ONCE_MAX,
+    MemberKey,
+    ShareSession,
+    ShareSessions,
+    TopicIdPartition,
+)
 
 ONE, TWO = MemberKey("g", "one"), MemberKey("g", "two")
 A, B, C = (TopicIdPartition(bytes(15) + bytes([number]), 0) for number in range(3))
@@ -60,6 +67,19 @@ def test_partitions_are_added_forgotten_and_served_in_turn() -> None:
     assert session.in_turn() == [C, A, B]
     table.fetch(ONE, 2, forget=(A, B))
     assert (session.in_turn(), table.sessions.partition_count) == ([C], 1)
+
+
+def test_fetch_of_a_large_session_looks_at_some_partitions_and_the_next_one_at_others() -> None:
+    table = Table()
+    many = [TopicIdPartition(bytes(16), number) for number in range(2_500)]
+    session = table.fetch(ONE, 0, *many)
+    seen: set[TopicIdPartition] = set()
+    for epoch in range(1, 4):
+        part = session.in_turn()
+        assert len(part) == FETCHED_AT_ONCE_MAX
+        seen.update(part)
+        table.fetch(ONE, epoch)
+    assert seen == set(many)
 
 
 def test_session_ends_with_the_connection_of_its_latest_request() -> None:

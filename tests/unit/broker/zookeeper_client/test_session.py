@@ -406,7 +406,7 @@ async def test_watch_on_a_connection_that_broke_asks_to_look_again(ensemble: Ens
     await eventually(lambda: SessionState.CONNECTED in states)
 
 
-async def test_expired_session_fails_what_is_under_way_and_is_renewed_without_its_ephemerals(
+async def test_expired_session_fails_its_requests_and_is_renewed_without_its_ephemerals(
     ensemble: Ensemble, zk: ZooKeeperSession
 ) -> None:
     states = states_of(zk)
@@ -421,7 +421,7 @@ async def test_expired_session_fails_what_is_under_way_and_is_renewed_without_it
     assert await zk.exists("/mine") is None
 
 
-async def test_stop_fails_what_is_under_way_and_what_comes_later(ensemble: Ensemble, zk: ZooKeeperSession) -> None:
+async def test_stop_fails_requests_in_flight_and_later_ones(ensemble: Ensemble, zk: ZooKeeperSession) -> None:
     await ensemble.server.stop()
     waiting = asyncio.ensure_future(zk.get("/"))
     await asyncio.sleep(0)

@@ -160,7 +160,7 @@ def test_settings_that_cannot_work_are_refused_at_start(authority: Authority) ->
             session_config(broker_config(authority, 1, settings))
 
 
-def test_requests_under_way_are_those_of_the_setting_where_it_is_set() -> None:
+def test_number_of_requests_in_flight_follows_the_setting() -> None:
     plain = {"zookeeper.connect": "h:1"}
     assert session_config(BrokerConfig.parse(plain)).in_flight_max == IN_FLIGHT_MAX
     for given, taken in (("3", 3), ("100000", IN_FLIGHT_MAX)):

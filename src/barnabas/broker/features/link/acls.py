@@ -103,9 +103,8 @@ class AclCopier:
                     await self._links.write_added_acls(link.name, pattern, mine)
                 if wanted:
                     await store.add(pattern, wanted)
-            except (
-                AclUpdateFailed
-            ) as error:  # the other entries of this resource are still worth adding: they may deny access
+            # The other entries of this resource are still worth adding: they may deny access.
+            except AclUpdateFailed as error:
                 problems.append(str(error))
                 copied[pattern] = entries & seen.get(pattern, _NO_ENTRIES)
         return copied

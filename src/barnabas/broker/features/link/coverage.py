@@ -18,7 +18,7 @@ _ALTERNATIVES_MAX: Final = 1000
 _SPECIAL: Final = frozenset(".^$*+?{}[]\\|()")
 
 
-class _NotWorkedOut(Exception):
+class _TooGeneral(Exception):
     """The expression uses more than literal text, groups, `|` and `.*` at the end."""
 
 
@@ -49,7 +49,7 @@ def open_prefixes(expression: str) -> frozenset[str]:
     """Return prefixes such that the expression matches all names that begin with one. The list may be incomplete."""
     try:
         found, end = _alternatives(expression, 0)
-    except _NotWorkedOut:
+    except _TooGeneral:
         return frozenset()
     if end != len(expression):
         return frozenset()
@@ -67,7 +67,7 @@ def _alternatives(text: str, at: int) -> tuple[list[_Alternative], int]:
         some, at = _sequence(text, at)
         found += some
         if len(found) > _ALTERNATIVES_MAX:
-            raise _NotWorkedOut
+            raise _TooGeneral
         if at == len(text) or text[at] == ")":
             return found, at
         at += 1  # skip the bar
@@ -78,12 +78,12 @@ def _sequence(text: str, at: int) -> tuple[list[_Alternative], int]:
     while at < len(text) and text[at] not in "|)":
         item, at = _item(text, at)
         if at < len(text) and text[at] in "*+?{":
-            raise _NotWorkedOut
+            raise _TooGeneral
         if any(is_open for _, is_open in found):
-            raise _NotWorkedOut  # text after `.*`
+            raise _TooGeneral  # text after `.*`
         found = [(before + after, is_open) for before, _ in found for after, is_open in item]
         if len(found) > _ALTERNATIVES_MAX:
-            raise _NotWorkedOut
+            raise _TooGeneral
     return found, at
 
 
@@ -93,15 +93,15 @@ def _item(text: str, at: int) -> tuple[list[_Alternative], int]:
     if text[at] == "(":
         at += 3 if text.startswith("(?:", at) else 1
         if text.startswith("?", at):
-            raise _NotWorkedOut  # flags
+            raise _TooGeneral  # flags
         inner, at = _alternatives(text, at)
         if at == len(text):
-            raise _NotWorkedOut
+            raise _TooGeneral
         return inner, at + 1
     if text[at] == "\\":
         if at + 1 == len(text) or text[at + 1].isalnum():
-            raise _NotWorkedOut  # a class such as \d
+            raise _TooGeneral  # a class such as \d
         return [(text[at + 1], False)], at + 2
     if text[at] in _SPECIAL:
-        raise _NotWorkedOut
+        raise _TooGeneral
     return [(text[at], False)], at + 1

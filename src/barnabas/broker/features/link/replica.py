@@ -15,7 +15,7 @@ from typing import Final
 from barnabas.base.clock import Clock
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
-from barnabas.broker.features.link.parting import point_of_parting
+from barnabas.broker.features.link.divergence import divergence_offset
 from barnabas.broker.replication.hosted import HostedPartitions
 from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.replication.partition import Partition
@@ -264,7 +264,7 @@ class MirrorReplica:
     async def part_at(self, final_offset: int, epochs: Sequence[tuple[int, int]]) -> None:
         """Drop what the source, which has mirrored this log until `final_offset`, does not have."""
         own_log = self._writable_log(despite_cut=True)
-        point = point_of_parting(
+        point = divergence_offset(
             final_offset, epochs, log_end=own_log.log_end_offset, end_of=own_log.end_offset_for_epoch
         )
         log.info(

@@ -15,7 +15,7 @@ from barnabas.base.clock import Clock
 from barnabas.base.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.base.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.base.words import LATEST as LATEST_TIME
-from barnabas.broker.features.link.parting import last_parting
+from barnabas.broker.features.link.divergence import last_divergence
 from barnabas.broker.features.link.replica import MirrorReplica, end_after
 from barnabas.broker.features.link.settings import EARLIEST, LATEST, LinkSettings
 from barnabas.broker.features.link.store import LinkStore
@@ -345,7 +345,7 @@ class MirrorSource:
                 ErrorCode.INVALID_REQUEST,
                 f"the source does not report where {tp} diverged: has it mirrored this topic, and does its link still exist?",
             )
-        await replica.part_at(*last_parting(promotions))
+        await replica.part_at(*last_divergence(promotions))
         leader_epoch = replica.partition.machine.leader_epoch
         await self._note({tp: dataclasses.replace(replica.recorded, leader_epoch=leader_epoch, is_parted=True)})
 

@@ -20,6 +20,9 @@ from barnabas.base.errors import Malformed
 #: A reader of any range fetches up to two blocks more than it needs. A segment of 1 GiB has 64 KiB of checksums.
 BLOCK_BYTES: Final = 64 << 10
 
+#: A reader holds some blocks in memory, whatever an object says.
+BLOCK_BYTES_MAX: Final = 16 << 20
+
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hIq16s")
 _CRC: Final = struct.Struct(">I")
@@ -68,7 +71,7 @@ class Blocks:
         if version > _VERSION:
             return None
         checksums = data[_HEAD.size :]
-        if version < 1 or block_bytes < 1 or size_bytes < 0:
+        if version < 1 or not 1 <= block_bytes <= BLOCK_BYTES_MAX or size_bytes < 0:
             raise Malformed(
                 f"checksums of a segment with version {version}, {block_bytes} bytes a block, {size_bytes} in all"
             )

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 from barnabas.base.errors import BarnabasError, ConfigError
+from barnabas.base.host import kernel
 
 T = TypeVar("T")
 
@@ -215,18 +216,12 @@ def _short(error: BaseException) -> str:
 
 def _copy_in_kernel(part: FilePart, target: Path) -> bool:
     """Copy a file in the kernel; return False if the system does not support it. Readers see the whole file or none."""
-    if not hasattr(os, "copy_file_range"):
-        return False
     target.parent.mkdir(parents=True, exist_ok=True)
     # obstore writes under such temporary names, too, and does not list them, so they cannot clash with keys.
     staged = target.with_name(f"{target.name}#{uuid.uuid4().int}")
     with Path(part.path).open("rb") as source, staged.open("xb") as copy:
         try:
-            left = part.size_bytes
-            while left and (copied := os.copy_file_range(source.fileno(), copy.fileno(), left)):
-                left -= copied
-            if left:
-                raise OSError(f"{part.path} is {left} bytes shorter than expected")
+            kernel.copy_data(source.fileno(), copy.fileno(), part.size_bytes)
             staged.rename(target)
         except OSError as error:
             staged.unlink()

@@ -292,9 +292,8 @@ class Cleaner:
                 error = OSError(report.errno, report.message)
                 self._manager.handle_fault(LogDirFault(running.log.log_dir, error))
                 if descriptors.are_exhausted(error):
-                    after_ms = (
-                        self.settings.backoff_ms
-                    )  # the log is as dirty as before: without a pause this would loop
+                    # The log is as dirty as before: without a pause this would loop.
+                    after_ms = self.settings.backoff_ms
             else:
                 self._mark_uncleanable(running.log, report.message)
         if running.aborted:

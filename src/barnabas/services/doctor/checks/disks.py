@@ -1,7 +1,7 @@
 """Log directories: online, with free space, on permanent storage. Pure."""
 
 from barnabas.services.doctor.finding import Finding, Severity, some
-from barnabas.services.doctor.room import nearly_full, room, short_lived
+from barnabas.services.doctor.free_space import free_space, nearly_full, short_lived
 from barnabas.services.doctor.view import ClusterView
 
 
@@ -19,7 +19,7 @@ def log_dirs(view: ClusterView) -> list[Finding]:
                 means = "other brokers lead its partitions; those without another copy are offline"
                 findings.append(Finding(Severity.ERROR, "log-dir-offline", subject, message, advice, means))
             elif nearly_full(each.total_bytes, each.usable_bytes, view.limits.disk_share):
-                message = f"the disk of {each.path} has {room(each.total_bytes, each.usable_bytes)}"
+                message = f"the disk of {each.path} has {free_space(each.total_bytes, each.usable_bytes)}"
                 advice = "add room, lower retention, or move replicas"
                 means = "a full disk takes the directory offline"
                 findings.append(Finding(Severity.WARNING, "disk-nearly-full", subject, message, advice, means))

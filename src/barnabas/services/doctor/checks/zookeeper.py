@@ -3,7 +3,7 @@
 from barnabas.base.times import time_in
 from barnabas.base.znode_path import closing_command
 from barnabas.services.doctor.finding import Finding, Severity, some
-from barnabas.services.doctor.room import nearly_full, room
+from barnabas.services.doctor.free_space import free_space, nearly_full
 from barnabas.services.doctor.view import ClusterView
 
 _MEANS = (
@@ -53,7 +53,7 @@ def disk(view: ClusterView) -> list[Finding]:
     seen = view.zookeeper
     if seen is None or not nearly_full(seen.total_bytes, seen.usable_bytes, view.limits.disk_share):
         return []
-    message = f"its disk has {room(seen.total_bytes, seen.usable_bytes)}"
+    message = f"its disk has {free_space(seen.total_bytes, seen.usable_bytes)}"
     advice = "add room, or keep fewer snapshots: ZooKeeper stops when it cannot write its log"
     return [Finding(Severity.WARNING, "zookeeper-disk-nearly-full", "ZooKeeper", message, advice, _MEANS)]
 

@@ -78,6 +78,18 @@ def read(
     return value
 
 
+def write(value: Any, written_as: AvroType) -> bytes:
+    """:raises ValueError: if the value is not of the schema"""
+    import fastavro
+
+    out = io.BytesIO()
+    try:
+        fastavro.schemaless_writer(out, written_as.schema, value)
+    except (TypeError, AttributeError, LookupError, OverflowError) as error:
+        raise ValueError(f"{type(error).__name__} {error}") from None
+    return out.getvalue()
+
+
 _NOTHING: Any = object()
 
-__all__ = ["AvroType", "Unreadable", "json_of", "parse", "read"]
+__all__ = ["AvroType", "Unreadable", "json_of", "parse", "read", "write"]

@@ -42,6 +42,18 @@ class ProtobufFile:
         parsed = message_factory.GetMessageClass(descriptor).FromString(message)
         return json_format.MessageToDict(parsed, preserving_proto_field_name=True)
 
+    def write(self, value: Any) -> bytes:
+        """Encode a value of JSON as the first message of the file.
+
+        :raises ValueError: if it does not fit
+        """
+        message = message_factory.GetMessageClass(self._messages[0])()
+        try:
+            json_format.ParseDict(value, message)
+        except (json_format.ParseError, AttributeError, TypeError) as error:
+            raise ValueError(str(error)) from None
+        return wire.write_indexes([0]) + bytes(message.SerializeToString())
+
 
 def check_types(message: Descriptor) -> None:
     """:raises Unreadable: if its fields, counted as often as they are used, are too many for the columns of a table.

@@ -96,9 +96,8 @@ def _load(settings: Mapping[str, str]) -> "Catalog":
 
     keep_nulls()
     if (file := settings.get("uri", "")).startswith(_SQLITE):
-        Path(file.removeprefix(_SQLITE)).parent.mkdir(
-            parents=True, exist_ok=True
-        )  # SQLite makes the file, not its folder
+        # SQLite makes the file, not its folder.
+        Path(file.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     # Some kinds of catalog store their name with a table.
     return load_catalog(settings.get("name", "barnabas"), **{key: settings[key] for key in settings if key != "name"})
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, NotTheSameBatch, refusal
-from barnabas.spark.checkpoint import BY_CALLER, NAMELESS, Planned
+from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, NotTheSameBatch, begins_elsewhere, refusal
+from barnabas.spark.checkpoint import BY_CALLER, EDITED, NAMELESS, Planned
 from barnabas.spark.decision import SKIP, WRITE
 from barnabas.spark.pipelines.database import Database, Dialect, execute, fetch
 from barnabas.spark.pipelines.sinks.exactly_once import Standing
@@ -57,13 +57,17 @@ def standing_of(
     if (before.checkpoint or NAMELESS) in plan.replaces:
         return Standing.WRITE  # the checkpoint was set back on purpose
     is_later = planned.batch > written.number
-    if is_later and (UNKNOWN in (before.checkpoint, planned.checkpoint) or before.checkpoint == planned.checkpoint):
+    if is_later and UNKNOWN in (before.checkpoint, planned.checkpoint):
+        return Standing.WRITE
+    is_edited = begins_elsewhere(before, planned.batch, plan.previous_of(planned.batch))
+    if is_later and before.checkpoint == planned.checkpoint and not is_edited:
         return Standing.WRITE
     # Several writes of one micro-batch (`once=`) have several numbers and the same offsets.
     if not is_later and not set(before.differences(planned)) - {"batch"}:
         return Standing.LEAVE
     if not accepted:
-        raise NotTheSameBatch(_refusal(written, before, planned, plan.reason))
+        reason = EDITED.format(written.number) if is_edited and not plan.reason else plan.reason
+        raise NotTheSameBatch(_refusal(written, before, planned, reason))
     log.warning("acceptReplannedBatch=%d:%s: %s. Written before: %s", planned.batch, accepted, planned, before)
     return Standing.SKIP if accepted == SKIP else Standing.WRITE
 

@@ -7,7 +7,7 @@ import pytest
 
 from barnabas.base.errors import Malformed
 from barnabas.broker.features.tiered import layout
-from barnabas.broker.features.tiered.blocks import Blocks
+from barnabas.broker.features.tiered.blocks import BLOCK_BYTES_MAX, Blocks
 from tests.unit.broker.features.tiered.segments import segment
 from tests.unit.broker.features.tiered.tier_support import blocks_of_bytes
 
@@ -51,6 +51,14 @@ def test_damaged_checksums_are_refused_and_those_of_a_later_version_left_out() -
         with pytest.raises(Malformed):
             Blocks.decode(struct.pack(">hIq16s", version, block_bytes, size, UUID) + packed[30:])
     assert Blocks.decode(struct.pack(">h", 2) + packed[2:]) is None
+
+
+def test_blocks_that_no_reader_can_hold_are_refused() -> None:
+    """An object in the store says how large its blocks are, and a reader fetches whole ones."""
+    largest = struct.pack(">hIq16s4s", 1, BLOCK_BYTES_MAX, 100, UUID, bytes(4))
+    assert Blocks.decode(largest) is not None
+    with pytest.raises(Malformed, match="bytes a block"):
+        Blocks.decode(struct.pack(">hIq16s4s", 1, BLOCK_BYTES_MAX + 1, 100, UUID, bytes(4)))
 
 
 def test_segment_that_is_shorter_than_its_size_has_no_checksums() -> None:

@@ -127,7 +127,7 @@ def test_a_torn_second_batch_is_cut_off(partition: Partition) -> None:
         "larger than a segment",
     ],
 )
-def test_bytes_that_are_no_single_batch_are_refused(partition: Partition, data: bytearray, code: ErrorCode) -> None:
+def test_bytes_that_are_not_one_batch_are_refused(partition: Partition, data: bytearray, code: ErrorCode) -> None:
     assert refusal(partition, data).code is code
 
 
@@ -369,7 +369,7 @@ def test_producer_may_repeat_batches_that_the_snapshot_of_a_clean_stop_lacks(par
     )
 
 
-def test_a_producer_may_repeat_all_that_was_under_way_when_the_broker_died(partition: Partition) -> None:
+def test_a_producer_may_repeat_all_batches_in_flight_when_the_broker_died(partition: Partition) -> None:
     for sequence in range(5):
         lead(partition, idempotent(sequence))
     partition.crash()

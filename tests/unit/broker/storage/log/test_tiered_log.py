@@ -487,7 +487,7 @@ class BusyThreads(QuickDisk):
         super().rename(source, target)
 
 
-def test_a_replica_begins_where_the_tier_ends_while_local_retention_is_under_way(tmp_path: Path) -> None:
+def test_a_replica_begins_where_the_tier_ends_during_local_retention(tmp_path: Path) -> None:
     """Both write the leader epochs of the tier. One took the other's file away, and the directory failed."""
     disk = BusyThreads()
     partition = TieredPartition(tmp_path, disk=disk)

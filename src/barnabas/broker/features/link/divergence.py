@@ -13,13 +13,13 @@ from barnabas.broker.storage.epoch_cache import EpochEnd
 Epochs = Sequence[tuple[int, int]]
 
 
-def last_parting(promotions: Sequence[tuple[int, Epochs]]) -> tuple[int, Epochs]:
+def last_divergence(promotions: Sequence[tuple[int, Epochs]]) -> tuple[int, Epochs]:
     """Select the latest of several promotions, each with its final offset and the copied epochs: two clusters may have followed
     each other more than once. Epochs of this log only grow, and within an epoch the log only grows."""
     return max(promotions, key=lambda each: (each[1][-1][0] if each[1] else -1, each[0]))
 
 
-def point_of_parting(final_offset: int, epochs: Epochs, *, log_end: int, end_of: Callable[[int], EpochEnd]) -> Offset:
+def divergence_offset(final_offset: int, epochs: Epochs, *, log_end: int, end_of: Callable[[int], EpochEnd]) -> Offset:
     """`epochs`: this log's epochs that the other cluster copied, with their start offsets. `end_of`: returns the latest epoch
     of this log up to the given one, and where it ends."""
     point = min(final_offset, log_end)

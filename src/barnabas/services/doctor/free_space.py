@@ -17,5 +17,5 @@ def nearly_full(total_bytes: int, free_bytes: int, share_min: float = FREE_SHARE
     return total_bytes > 0 and (free_bytes < total_bytes * share_min or free_bytes < FREE_BYTES_MIN)
 
 
-def room(total_bytes: int, free_bytes: int) -> str:
+def free_space(total_bytes: int, free_bytes: int) -> str:
     return f"{free_bytes / (1 << 30):.1f} GiB ({100 * free_bytes / total_bytes:.0f} %) left"
