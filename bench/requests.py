@@ -1,7 +1,8 @@
 """CPU of the brokers per request, beside an earlier commit of this repository: `python -m bench requests [-- --former COMMIT]`.
 
-Both trees run in the same run, in turn, round by round. The client is raw sockets with frames that are encoded before the clock
-starts if possible. Each shape has one request in flight per connection. `--only produce` measures the shapes with that word.
+`--commit COMMIT` measures that commit instead of this checkout; `--former` also takes a folder with a checkout. Both trees run
+in the same run, in turn, round by round. The client is raw sockets with frames that are encoded before the clock starts if
+possible. Each shape has one request in flight per connection. `--only produce` measures the shapes with that word.
 """
 
 import argparse
@@ -410,6 +411,20 @@ def cluster(tree: Path, brokers: int, config: dict[str, str]) -> Iterator[Target
         yield Target(list(addresses), list(pids), stack)
 
 
+@contextmanager
+def checkout(tree: str, folder: Path) -> Iterator[Path]:
+    """Yield the folder of a checkout, or a new one of a commit."""
+    if Path(tree).is_dir():
+        yield Path(tree)
+        return
+    git = ["git", "-C", str(Path(__file__).parent.parent), "worktree"]
+    subprocess.run([*git, "add", "--quiet", "--detach", str(folder), tree], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run([*git, "remove", "--force", str(folder)], check=True)
+
+
 def measure(target: Target, run: Run, count: int) -> float:
     """Return the brokers' CPU time per request in microseconds."""
     before_s = cpu_seconds(target.pids)
@@ -419,7 +434,10 @@ def measure(target: Target, run: Run, count: int) -> float:
 
 def main(options: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench requests", description=__doc__)
-    parser.add_argument("--former", default="908a53e6", help="the commit to compare with")
+    parser.add_argument(
+        "--commit", default=str(Path(__file__).parent.parent), help="the commit or the checkout to measure"
+    )
+    parser.add_argument("--former", default="a40f1036", help="the commit or the checkout to compare with")
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], help="shapes whose name has this word")
@@ -428,13 +446,10 @@ def main(options: list[str]) -> None:
         name: shape for name, shape in SHAPES.items() if not given.only or any(word in name for word in given.only)
     }
     announce("requests", given.rounds, round_s=4 * len(chosen) * given.count / 20_000, setup_s=20)
-    here = Path(__file__).parent.parent
     found: dict[str, dict[str, list[float]]] = {name: {"ours": [], "theirs": []} for name in chosen}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        former = Path(folder, "former")
-        git = ["git", "-C", str(here), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(former), given.former], check=True)
-        stack.callback(subprocess.run, [*git, "remove", "--force", str(former)], check=True)
+        here = stack.enter_context(checkout(given.commit, Path(folder, "commit")))
+        former = stack.enter_context(checkout(given.former, Path(folder, "former")))
         for brokers in sorted({shape[0] for shape in chosen.values()}):
             replicas = str(min(brokers, 3))
             config = {"offsets.topic.replication.factor": replicas, "group.initial.rebalance.delay.ms": "0"}

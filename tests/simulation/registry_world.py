@@ -380,6 +380,7 @@ class RegistryWorld(SimCluster):
         scenario = replace(
             Scenario.of(seed, has_rare=False),
             seconds=40.0,
+            segment_bytes=1_048_576,
             faults=_FAULTS,
             fault_every_s=(1.0, 5.0),
             producers=0, transactional=0, readers=0, group_members=0, guests=0, has_acks_one=False, has_keeper=False,

@@ -113,7 +113,8 @@ def encode_parts(message: Versioned, version: int, *, head: bytes = b"") -> list
     """
     out = PartsBuffer(head)
     out.cuts = []
-    writer(type(message), version)(message, out)
+    cls = type(message)
+    (writers.get((cls, version)) or writer(cls, version))(message, out)
     parts: list[bytes | RecordsRef] = []
     done = 0
     with memoryview(out) as view:

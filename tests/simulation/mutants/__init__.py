@@ -7,6 +7,7 @@ from tests.simulation.mutants import (
     replication,
     server,
     services,
+    sinks,
     storage,
     storage_faults,
     tier,
@@ -28,6 +29,7 @@ _ALL = [
     *links.MUTANTS,
     *tier.MUTANTS,
     *server.MUTANTS,
+    *sinks.MUTANTS,
     *services.MUTANTS,
 ]
 

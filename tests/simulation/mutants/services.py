@@ -335,8 +335,8 @@ MUTANTS = [
     Mutant(
         "an expression with a choice counts as one that covers all prefixes",
         "broker/features/link/coverage.py",
-        "    except _NotWorkedOut:\n        return frozenset()\n",
-        '    except _NotWorkedOut:\n        return frozenset({""})\n',
+        "    except _TooGeneral:\n        return frozenset()\n",
+        '    except _TooGeneral:\n        return frozenset({""})\n',
         finding="A5",
         test=f"{_LINKS}test_coverage.py::test_prefixes_that_an_expression_covers",
         why=_NO_ACLS,

@@ -127,6 +127,12 @@ def test_rows_of_attempts_that_lost_are_never_seen(query: Query) -> None:
     run.writer().commit(messages, 0)
     assert query.seen() == all_of(0)
     assert query.open_transactions() == []
+    # The first batch of a start aborts what earlier starts have left; later ones abort only what has lost.
+    messages = run.write_all(1)
+    run.write(1, 1, rows_of(1, 1), attempt=1)
+    run.writer().commit(messages, 1)
+    assert query.seen() == all_of(0, 1)
+    assert query.open_transactions() == []
 
 
 def test_an_attempt_of_a_repeated_stage_does_not_fence_the_winner_of_its_number(query: Query) -> None:

@@ -93,9 +93,11 @@ class FetchApi:
             call.meter = None  # replication has throttles of its own
         else:
             # Data above the quota is not sent at all: more than the windows hold could never be sent.
-            allowed_bytes = context.quotas.bytes_max(Quota.CONSUME, call.channel.principal.name, call.client_id or "")
-            if allowed_bytes is not None:
-                max_bytes = min(max_bytes, int(allowed_bytes))
+            if Quota.CONSUME in context.quotas.limited:
+                user, client_id = call.channel.principal.name, call.client_id or ""
+                allowed_bytes = context.quotas.bytes_max(Quota.CONSUME, user, client_id)
+                if allowed_bytes is not None:
+                    max_bytes = min(max_bytes, int(allowed_bytes))
         if not may_follow and call.request_bytes > LARGE_FRAME_BYTES:
             self._require_few(request)
         by_id = call.api_version >= 13
@@ -221,14 +223,18 @@ class FetchApi:
                 # A follower may know a topic before this broker does: the follower tries again.
                 return ErrorCode.UNKNOWN_TOPIC_ID
             topic = name
-        if not is_follower and not self._context.allows_topic(call, AclOperation.READ, topic):
+        if not is_follower and not self._context.allows(call, AclOperation.READ, AclResourceType.TOPIC, topic):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return topic
 
     def _answer(
         self, call: Call, fetched: FetchContext, params: FetchParams, wanted: Wanted, reads: list[PartitionRead]
     ) -> None:
-        if not params.is_from_follower and self._throttle(call, fetched, reads):
+        if (
+            params.replica_id < 0
+            and (call.meter is not None or Quota.CONSUME in self._context.quotas.limited)
+            and self._throttle(call, fetched, reads)
+        ):
             return
         response = FetchResponse(session_id=fetched.session.id if fetched.session is not None else 0)
         for _ in self._fill(response, call, fetched, params, wanted, reads):
@@ -252,6 +258,17 @@ class FetchApi:
         for number, ((want, tp), read) in enumerate(zip(wanted, reads, strict=True), 1):
             if number % SLICE_ELEMENTS == 0:
                 yield
+            if (
+                fetched.incremental
+                and not read.size_bytes
+                and read.high_watermark == want.sent_high_watermark
+                and read.log_start_offset == want.sent_log_start
+                and not read.error
+                and read.diverging_epoch is None
+                and read.preferred_read_replica < 0
+                and params.replica_id < 0
+            ):
+                continue  # as `must_tell` says, for most partitions of most consumers
             key = want.key
             if session is not None:
                 must_tell = want.must_tell(
@@ -278,7 +295,7 @@ class FetchApi:
                 served.append(key)
                 if isinstance(tp, ErrorCode):
                     continue
-                if not params.is_from_follower:
+                if params.replica_id < 0:
                     self._context.replicas.hosted.counters(tp.topic).bytes_out.value += read.size_bytes
                 elif self._context.leader_throttle is not None:
                     self._context.leader_throttle.record(tp, read.size_bytes)

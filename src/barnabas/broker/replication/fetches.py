@@ -48,7 +48,7 @@ class Fetches:
         prefers_replica: Callable[[Partition, FetchParams, int], int | None],
         is_throttled: Callable[[TopicPartition], bool],
     ) -> None:
-        """`prefers_replica` chooses the replica that a consumer should read from. `is_throttled` says whether a partition's
+        """`prefers_replica` chooses the replica for a consumer that names its rack. `is_throttled` says whether a partition's
         records are withheld from followers that are not in sync."""
         self._hosted = hosted
         self._clock = clock
@@ -208,7 +208,7 @@ class Fetches:
         """`record_ms`: when a follower's request came, to record its position; None if that was done."""
         read: PartitionRead | None = None
         try:
-            partition = self._hosted.require(tp)
+            partition = self._hosted.partitions.get(tp) or self._hosted.require(tp)
             if isinstance(want.key.topic, bytes) and partition.topic_id not in (None, want.key.topic):
                 # A topic of the same name was created again, and its LeaderAndIsr or StopReplica is on the way.
                 return PartitionRead(ErrorCode.INCONSISTENT_TOPIC_ID)
@@ -217,18 +217,12 @@ class Fetches:
                 if read is not None:
                     self._note_follower(partition, params, want, want.fetch_offset, record_ms)
                     return read
-            preferred = self._prefers_replica(partition, params, want.fetch_offset)
-            if preferred is not None:
-                return self._redirect(partition, preferred, want.current_leader_epoch)
+            if params.client_rack:
+                preferred = self._prefers_replica(partition, params, want.fetch_offset)
+                if preferred is not None:
+                    return self._redirect(partition, preferred, want.current_leader_epoch)
             log_end = partition.log.log_end_offset if partition.log is not None else 0
-            read = partition.read(
-                params,
-                fetch_offset=want.fetch_offset,
-                current_leader_epoch=want.current_leader_epoch,
-                last_fetched_epoch=want.last_fetched_epoch,
-                max_bytes=min(want.max_bytes, left_bytes),
-                min_one_batch=min_one_batch,
-            )
+            read = partition.read(params, want, min(want.max_bytes, left_bytes), min_one_batch)
             if params.replica_id >= 0 and record_ms is not None and not read.error and read.diverging_epoch is None:
                 self._note_follower(partition, params, want, log_end, record_ms)
             if params.replica_id >= 0 and read.size_bytes and self._holds_back(partition, params):

@@ -280,36 +280,33 @@ class Partition:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(
-        self,
-        params: FetchParams,
-        *,
-        fetch_offset: int,
-        current_leader_epoch: int,
-        last_fetched_epoch: int,
-        max_bytes: int,
-        min_one_batch: bool,
-    ) -> PartitionRead:
+    def read(self, params: FetchParams, want: CachedPartition, max_bytes: int, min_one_batch: bool) -> PartitionRead:
         from_follower = params.replica_id >= 0
         machine = self.machine
         error = machine.check_leader_epoch(
-            current_leader_epoch, require_leader=from_follower or not params.may_read_from_follower
+            want.current_leader_epoch, require_leader=from_follower or not params.may_read_from_follower
         )
         if error is ErrorCode.NONE and from_follower:
-            error = machine.check_follower(BrokerId(params.replica_id), current_leader_epoch)
+            error = machine.check_follower(BrokerId(params.replica_id), want.current_leader_epoch)
         if error is not ErrorCode.NONE:
             return PartitionRead(error)
-        log = self.local_log
+        log = self.log or self.local_log
+        fetch_offset = want.fetch_offset
         result = PartitionRead()
-        result.high_watermark = log.high_watermark
+        bound = result.high_watermark = log.high_watermark
         result.last_stable_offset = log.last_stable_offset
         result.log_start_offset = log.log_start_offset
-        if last_fetched_epoch >= 0:
-            diverging = self._diverging(log, fetch_offset=fetch_offset, last_fetched_epoch=last_fetched_epoch)
+        if want.last_fetched_epoch >= 0:
+            diverging = self._diverging(log, fetch_offset=fetch_offset, last_fetched_epoch=want.last_fetched_epoch)
             if diverging is not None:
                 result.diverging_epoch = diverging
                 return result
-        bound = self.read_bound(params)
+        if from_follower:
+            bound = log.log_end_offset
+        elif params.isolation_level == READ_COMMITTED:
+            bound = result.last_stable_offset
+        elif fetch_offset == bound and not log.is_closed:
+            return result  # the usual case for most partitions of a consumer: it has everything
         try:
             found = log.read(Offset(fetch_offset), max_bytes=max_bytes, max_offset=bound, min_one_batch=min_one_batch)
         except Refused as refusal:
@@ -349,10 +346,12 @@ class Partition:
             return None
         last = want.last_fetched_epoch
         # The follower's records end where ours end, and in the same epoch.
-        if last >= 0 and log.epochs.end_offset_for(last, want.fetch_offset) != (last, want.fetch_offset):
+        if last >= 0 and last != log.epochs.latest_epoch:
             return None
         result = PartitionRead()
-        self.refresh(result)
+        result.high_watermark = log.high_watermark
+        result.last_stable_offset = log.last_stable_offset
+        result.log_start_offset = log.log_start_offset
         return result
 
     def rest(self, want: CachedPartition, replica_id: int) -> None:
@@ -402,6 +401,8 @@ class Partition:
 
     def _diverging(self, log: Log, *, fetch_offset: int, last_fetched_epoch: int) -> DivergingEpoch | None:
         """Return where the reader's log and ours diverge, if they do (KIP-595)."""
+        if last_fetched_epoch == log.epochs.latest_epoch and log.log_start_offset <= fetch_offset <= log.log_end_offset:
+            return None
         end = log.end_offset_for_epoch(last_fetched_epoch)
         if end.epoch < 0 or end.end_offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: no epoch at or below {last_fetched_epoch} here")

@@ -37,41 +37,31 @@ class DivergingEpoch(NamedTuple):
 
 
 class PartitionRead:
-    """The result for one partition. Its file ranges are pinned: send or release them."""
+    """The result for one partition. Its file ranges are pinned: send or release them.
 
-    __slots__ = (
-        "aborted_transactions",
-        "diverging_epoch",
-        "error",
-        "has_more_segments",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "preferred_read_replica",
-        "ranges",
-        "readable_bytes",
-        "size_bytes",
-    )
+    Most reads keep most fields as they are in the class, which costs less than slots.
+    """
+
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    ranges: Sequence[FileRange] = ()
+    size_bytes: int = 0
+    #: Bytes that count for `min.bytes`. A read that its limit cuts counts as its limit, though only whole batches are sent.
+    readable_bytes: int = 0
+    #: The read ended with its segment, and the next segment has more: waiting would bring nothing.
+    has_more_segments: bool = False
+    aborted_transactions: list[AbortedTxn] | None = None
+    diverging_epoch: DivergingEpoch | None = None
+    preferred_read_replica: int = -1
 
     def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
         self.error = error
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.ranges: list[FileRange] = []
-        self.size_bytes = 0
-        #: Bytes that count for `min.bytes`. A read that its limit cuts counts as its limit, though only whole batches are sent.
-        self.readable_bytes = 0
-        #: The read ended with its segment, and the next segment has more: waiting would bring nothing.
-        self.has_more_segments = False
-        self.aborted_transactions: list[AbortedTxn] | None = None
-        self.diverging_epoch: DivergingEpoch | None = None
-        self.preferred_read_replica = -1
 
     def release(self) -> None:
         for file_range in self.ranges:
             file_range.release()
-        self.ranges = []
+        self.ranges = ()
         self.size_bytes = 0
 
     def withhold(self) -> None:
@@ -83,8 +73,6 @@ class PartitionRead:
 
 class TieredRead(PartitionRead):
     """A read at an offset below the local start: `TierReads` fills in the records from the tier."""
-
-    __slots__ = ("max_bytes", "min_one_batch")
 
     def __init__(self, max_bytes: int, min_one_batch: bool) -> None:
         super().__init__()

@@ -329,7 +329,7 @@ def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere
     for epoch, error in ((-1, ErrorCode.NONE), (0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
         answers: list[list[PartitionRead]] = []
         want = CachedPartition(FetchKey("t", 0), 0, 1 << 20, epoch, -1, 0)
-        world.manager.fetches.fetch(CONSUMER, [(want, TP)], answers.append)
+        world.manager.fetches.fetch(CONSUMER._replace(client_rack="a"), [(want, TP)], answers.append)
         [[read]] = answers
         assert read.error is error
         assert read.preferred_read_replica == (FOLLOWER if error is ErrorCode.NONE else -1)
