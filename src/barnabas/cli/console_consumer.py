@@ -106,11 +106,11 @@ TOOL = Tool(
 class Selection:
     """What to read, and from where."""
 
-    topic: str | None
-    include: str | None
-    partition: int | None
-    offset: str | None
-    from_beginning: bool
+    topic: str | None = None
+    include: str | None = None
+    partition: int | None = None
+    offset: str | None = None
+    from_beginning: bool = False
 
     @property
     def start(self) -> int | None:
