@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST
-from barnabas.cli.console_consumer import _source
+from barnabas.cli.console_consumer import Selection, _source
 from barnabas.client.admin.groups import committed_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
@@ -140,7 +140,7 @@ class ReaderFaultClient(SlowReaderFaultClient):
         read: dict[TopicPartition, int] = {}
         async with (
             self.connect(metadata_max_age_ms=_LOOK_MS) as own,
-            _source(own, ConsumerConfig(), {}, _TOPIC, None, None, EARLIEST, None) as source,
+            _source(own, ConsumerConfig(), Selection(topic=_TOPIC), EARLIEST, None) as source,
         ):
             if not await self._reads(source, read, lambda: len(read) == len(_PARTITIONS)):
                 return
