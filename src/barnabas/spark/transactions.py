@@ -135,6 +135,13 @@ def _refused(batch: BatchOf, known: Decision, reason: str) -> NotTheSameBatch:
     return NotTheSameBatch(batch_identity.refusal(before, batch.identity, remedy=remedy, reason=reason))
 
 
+def _fenced(batch: BatchOf, refused: BrokerRefused) -> DriverReplaced:
+    return DriverReplaced(
+        f"{batch} was not committed: another driver of the same query has taken over ({refused}). "
+        "The transactions of this one are aborted; stop it, and let the newer one go on"
+    )
+
+
 def query_prefix(prefix: str, query: str) -> str:
     return f"{prefix}/{query}/"
 
@@ -198,7 +205,7 @@ class Driver:
                 self._abort({name: producer for name, producer in written.items() if name not in named})
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
-                self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *named})
+                self._sweep_others(batch, driver, identity, keep={driver, *named})
                 self._note_repeated(batch, rows, caveat)
             case Undecided() as verdict:
                 self._commit_undecided(batch, written, verdict, where, driver, identity, skipped=skipped, rows=rows)
@@ -245,7 +252,7 @@ class Driver:
         if verdict.unfinished is not None:
             self._finish(batch.query, verdict.unfinished, where, driver, identity)
         if verdict.is_takeover:
-            self._sweep(query_prefix(self._options.transactional_id_prefix, batch.query), keep={driver, *written})
+            identity = self._sweep_others(batch, driver, identity, keep={driver, *written})
         if verdict.is_skipped:
             self._abort(written)
             written = {}
@@ -328,10 +335,7 @@ class Driver:
         except BrokerRefused as refused:
             if refused.code not in _FENCED:
                 raise
-            raise DriverReplaced(
-                f"{batch} was not committed: another driver of the same query has taken over ({refused}). "
-                "The transactions of this one are aborted; stop it, and let the newer one go on"
-            ) from refused
+            raise _fenced(batch, refused) from refused
         self._at(DECIDED)
         return decided, identity
 
@@ -501,9 +505,31 @@ class Driver:
 
     # -- transactions of other starts -------------------------------------------------------------------------------------
 
-    def _sweep(self, prefix: str, *, keep: set[str]) -> None:
+    def _sweep_others(
+        self, batch: BatchOf, driver: str, identity: ProducerIdentity, *, keep: set[str]
+    ) -> ProducerIdentity:
+        """Abort open transactions of the query that no decision names; return the driver's identity after that.
+
+        A driver that was paused since it read the decisions must not abort transactions that a newer driver has decided. So
+        once it has listed them, it makes sure that no other driver has taken over.
+        """
+        unnamed = self._unnamed(query_prefix(self._options.transactional_id_prefix, batch.query), keep)
+        if not unnamed:
+            return identity
+        try:
+            identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms, expected=identity)
+        except BrokerRefused as refused:
+            if refused.code not in _FENCED:
+                raise
+            raise _fenced(batch, refused) from refused
+        self._abort_unnamed(unnamed)
+        return identity
+
+    def _unnamed(self, prefix: str, keep: set[str]) -> list[str]:
+        return [name for name in self._transactions.ongoing(prefix) if name not in keep]
+
+    def _abort_unnamed(self, unnamed: list[str]) -> None:
         """Abort open transactions that no decision names: of attempts that lost, of tasks and drivers that died."""
-        unnamed = [name for name in self._transactions.ongoing(prefix) if name not in keep]
         if unnamed:
             log.info("aborting %d transactions that no decision names, such as %s", len(unnamed), unnamed[0])
             self._abort_by_name(unnamed)
@@ -512,7 +538,7 @@ class Driver:
         """Abort attempts that lost, after each batch. A failure is no reason to fail a batch that readers see: the next batch
         tries again."""
         try:
-            self._sweep(prefix, keep=set())
+            self._abort_unnamed(self._unnamed(prefix, set()))
         except ClientError as error:
             log.warning(
                 "attempts that lost may hold readers back until they time out or the next batch ends: %s", error
