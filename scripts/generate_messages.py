@@ -24,7 +24,7 @@ from graphlib import TopologicalSorter
 from importlib.metadata import version as package_version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from kio.index import load_entity_schema
 from kio.schema.index import api_key_map, schema_name_map
@@ -106,6 +106,55 @@ IMPLICIT_DEFAULTS = {
     "string": "",
     "bytes": b"",
     "records": None,
+}
+
+
+class NewField(NamedTuple):
+    struct: str
+    name: str
+    type: str
+    #: The field before it.
+    after: str
+    default: object
+    is_nullable: bool = False
+
+
+class NewVersion(NamedTuple):
+    """A version that follows the last one of kio: the same message, with more fields and without some."""
+
+    version: int
+    fields: tuple[NewField, ...] = ()
+    #: Structs and names.
+    gone: tuple[tuple[str, str], ...] = ()
+
+
+#: Versions of Kafka 4.4, which kio lacks so far, by schema and kind.
+NEWER: dict[tuple[str, EntityType], NewVersion] = {
+    # KIP-1242: the broker that the client means to connect to.
+    ("api_versions", EntityType.request): NewVersion(
+        5,
+        (
+            NewField("ApiVersionsRequest", "cluster_id", "string", "client_software_version", None, is_nullable=True),
+            NewField("ApiVersionsRequest", "node_id", "int32", "cluster_id", -1),
+        ),
+    ),
+    ("api_versions", EntityType.response): NewVersion(5),
+    # KIP-1319: topics have ids instead of names.
+    ("txn_offset_commit", EntityType.request): NewVersion(
+        6,
+        (NewField("TxnOffsetCommitRequestTopic", "topic_id", "uuid", "name", bytes(16)),),
+        gone=(("TxnOffsetCommitRequestTopic", "name"),),
+    ),
+    ("txn_offset_commit", EntityType.response): NewVersion(
+        6,
+        (NewField("TxnOffsetCommitResponseTopic", "topic_id", "uuid", "name", bytes(16)),),
+        gone=(("TxnOffsetCommitResponseTopic", "name"),),
+    ),
+    # KIP-1331.
+    ("delete_groups", EntityType.request): NewVersion(3),
+    ("delete_groups", EntityType.response): NewVersion(
+        3, (NewField("DeletableGroupResult", "error_message", "string", "error_code", None, is_nullable=True),)
+    ),
 }
 
 
@@ -254,7 +303,35 @@ def load_message(schema: str, kind: EntityType) -> MessageOverVersions:
             message.flexible.append(version)
         # An inner struct may first appear in a later version, so put the message itself last again.
         message.structs[cls.__name__] = message.structs.pop(cls.__name__)
+    newer = NEWER.get((schema, kind))
+    if newer is not None:
+        add_version(message, newer)
     return message
+
+
+def add_version(message: MessageOverVersions, newer: NewVersion) -> None:
+    last = message.versions[-1]
+    if newer.version != last + 1:
+        raise SystemExit(
+            f"{message.name}: kio has version {last} by now, so version {newer.version} is no addition to it"
+        )
+    message.versions.append(newer.version)
+    if last in message.flexible:
+        message.flexible.append(newer.version)
+    for struct in message.structs.values():
+        for each in struct.fields.values():
+            for versions in (each.versions, each.nullable):
+                if last in versions and (struct.name, each.name) not in newer.gone:
+                    versions.append(newer.version)
+    for new in newer.fields:
+        struct = message.structs[new.struct]
+        added = FieldOverVersions(new.name, new.type, False, False, new.default, None, [newer.version])
+        if new.is_nullable:
+            added.nullable.append(newer.version)
+        struct.fields[new.name] = added
+        order = list(struct.orders[-1])
+        order.insert(order.index(new.after) + 1, new.name)
+        struct.orders.append(order)
 
 
 def version_range(versions: list[int], message: MessageOverVersions, where: str) -> str:

@@ -56,7 +56,7 @@ def test_lists_brokers_and_topics(run: Kcat, made: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_is_consumed_in_every_codec(run: Kcat, made: str, codec: str) -> None:
+def test_kcat_consumes_its_records_in_every_codec(run: Kcat, made: str, codec: str) -> None:
     lines = [f"key{number}:{'value' * 40}{number}" for number in range(500)]
     run("-P", "-t", made, "-p", "0", "-K", ":", "-z", codec, "-X", "acks=all", given="\n".join(lines))
     assert run("-C", "-t", made, "-p", "0", "-o", "beginning", "-e", "-q", "-K", ":").splitlines() == lines

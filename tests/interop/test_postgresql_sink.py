@@ -137,7 +137,7 @@ def test_types_that_spark_does_not_have_are_written(uri: str) -> None:
         ("small", "abcd", r"column small is character varying\(3\), and 1 values are too large"),
     ],
 )
-def test_text_that_is_no_value_of_its_column_is_named_before_it_is_published(
+def test_text_that_is_not_a_value_of_its_column_is_reported_before_it_is_published(
     uri: str, column: str, value: str, said: str
 ) -> None:
     ask(

@@ -127,7 +127,7 @@ def test_both_connectors_read_the_same_rows_with_the_same_options(
 
 
 @pytest.mark.parametrize(("writer", "reader"), [(OFFICIAL, OURS), (OURS, OFFICIAL)])
-def test_what_one_writes_the_other_reads(
+def test_each_connector_reads_records_of_the_other(
     spark: SparkSession, bootstrap: str, topic: str, writer: str, reader: str
 ) -> None:
     create(bootstrap, topic)

@@ -45,9 +45,9 @@ STARTED_S = 2.5
 FORGOTTEN_S = 0.15
 #: How long a request to another broker may stay unfinished: requests time out after 3 s, and are repeated.
 SETTLED_S = 6.0
-#: What a broker logs if it cannot count the partitions of an internal topic.
+#: The log line of a broker that cannot count the partitions of an internal topic.
 CANNOT_COUNT_LINE = " cannot read its number of partitions"
-#: What a coordinator logs about a partition of a transaction.
+#: The log line of a coordinator whose transaction has a deleted partition.
 NO_MARKER_LINE = " does not exist any more and needs no marker"
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from barnabas.testing.simulation.compiled import compile_all, compiled
+
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
@@ -98,26 +100,9 @@ def _report_of(seed: int, cluster: "SimCluster", run: Callable[[], None], began_
         "steps": world.steps,
         "acknowledged": cluster.oracle.acknowledged,
         "excused": len(cluster.oracle.excused),
-        "codecs": _codecs(),
+        "codecs": compiled(),
     }
     return report
-
-
-def _codecs() -> list[tuple[str, str, int]]:
-    """Return the messages for which this process has compiled readers and writers: module, class, version."""
-    from barnabas.wire import codec
-
-    return sorted({(cls.__module__, cls.__name__, at) for cls, at in (*codec.readers, *codec.writers)})
-
-
-def _compile(codecs: list[tuple[str, str, int]]) -> None:
-    """Compile the readers and writers that one seed needed, so that the seeds forked later save a tenth of a second each."""
-    from barnabas.wire import codec
-
-    for module, name, version in codecs:
-        cls = getattr(sys.modules[module], name)
-        codec.reader(cls, version)
-        codec.writer(cls, version)
 
 
 def run_storage(seed: int) -> dict[str, Any]:
@@ -199,7 +184,7 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
         "tier": lambda: run_tiered(seed, seconds=options.get("seconds")),
     }
     report = {**_NO_REPORT, "seed": seed} | in_child(worlds[world])
-    _compile(report.pop("codecs"))
+    compile_all(report.pop("codecs"))
     return report
 
 

@@ -1,4 +1,4 @@
-"""What is in deploy/ names metrics and settings that exist, and each alert has a section that says what to do."""
+"""The files in deploy/ name metrics and settings that exist, and each alert has a section that says what to do."""
 
 import json
 import re
@@ -108,7 +108,7 @@ def test_runbook_has_a_section_for_each_alert_and_no_other() -> None:
     assert sections == [rule["alert"] for rule in RULES]
 
 
-def test_what_does_not_exist_is_found() -> None:
+def test_unknown_metrics_and_labels_are_found() -> None:
     assert unknown("rate(kafka_server_nothing_total[5m]) > 0") == {"kafka_server_nothing_total"}
     assert unknown('sum by (colour) (kafka_log_size_bytes{topic="t"})') == {"colour"}
     assert (

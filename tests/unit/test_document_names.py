@@ -209,7 +209,7 @@ def test_version_has_one_place() -> None:
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/api").glob("*.md")), ids=lambda page: page.stem)
-def test_what_the_reference_is_made_of_exists(page: Path) -> None:
+def test_every_object_of_the_reference_exists(page: Path) -> None:
     """`make docs` takes their docstrings."""
     named = re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
     assert named

@@ -415,6 +415,10 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "testing/simulation/network.py": {
         "listen": SIMULATED,
     },
+    "testing/simulation/services.py": {
+        "json.loads": SIMULATED,
+        "start_server": SIMULATED,
+    },
     "testing/simulation/worker.py": {
         "pickle.dumps": OURS,
         "pickle.loads": OURS,

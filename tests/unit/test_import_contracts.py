@@ -12,7 +12,7 @@ from scripts.import_contracts import PureModules, claims_purity, pure_modules
     [
         ("p.machine", "", True),
         ("p.isr_machine", "Decides.", True),
-        ("p.rules", "What is legal. Pure.", True),
+        ("p.rules", "Legal. Pure.", True),
         ("p.rules", "Pure: time comes in.", True),
         ("p.rules", "What is\nlegal. Pure\ndecisions.", True),
         ("p.rules", "A pure machine.", True),

@@ -15,18 +15,25 @@ from barnabas.wire.records import Record
 Deserializer = Callable[[bytes], bytes]
 #: Returns the bytes to write for a record.
 Formatter = Callable[[TopicPartition, BatchHeader, Record], bytes]
+#: Returns how often a record was delivered to a share group.
+DeliveryCount = Callable[[TopicPartition, Record], int]
 
 
-def formatter_of(name: str, properties: Mapping[str, str], by_schema: Deserializer | None = None) -> Formatter:
+def formatter_of(
+    name: str,
+    properties: Mapping[str, str],
+    by_schema: Deserializer | None = None,
+    delivery_count: DeliveryCount | None = None,
+) -> Formatter:
     """Return the formatter for Kafka's class name, with or without its package. `by_schema` converts keys and values for which
     no deserializer is named."""
     simple = name.rpartition(".")[2].removesuffix("MessageFormatter").lower()
     if simple == "default":
-        return _default(properties, by_schema)
+        return _default(properties, by_schema, delivery_count)
     if simple == "noop":
         return lambda partition, header, record: b""
     if simple == "logging":
-        default = _default(properties, by_schema)
+        default = _default(properties, by_schema, delivery_count)
         return lambda partition, header, record: (
             _time_line(partition, header, record) + default(partition, header, record)
         )
@@ -53,7 +60,9 @@ _PROPERTIES = (
 )
 
 
-def _default(properties: Mapping[str, str], by_schema: Deserializer | None) -> Formatter:
+def _default(
+    properties: Mapping[str, str], by_schema: Deserializer | None, delivery_count: DeliveryCount | None
+) -> Formatter:
     for name in properties:
         if name not in _PROPERTIES and not name.startswith(("key.deserializer.", "value.deserializer.")):
             warn(
@@ -80,7 +89,13 @@ def _default(properties: Mapping[str, str], by_schema: Deserializer | None) -> F
     if flag("print.offset"):
         columns.append(lambda partition, header, record: b"Offset:%d" % record.offset)
     if flag("print.delivery"):
-        columns.append(lambda partition, header, record: b"Delivery:NOT_PRESENT")
+        columns.append(
+            lambda partition, header, record: (
+                b"Delivery:NOT_PRESENT"
+                if delivery_count is None
+                else b"Delivery:%d" % delivery_count(partition, record)
+            )
+        )
     if flag("print.epoch"):
         columns.append(lambda partition, header, record: b"Epoch:%d" % header.leader_epoch)
     if flag("print.headers"):

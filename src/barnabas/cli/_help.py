@@ -51,7 +51,8 @@ def _example(line: str) -> str:
 
 def usage(name: str, tool: Tool) -> str:
     action = " ACTION" if len(tool.actions) > 1 else f" {tool.actions[0].flag}".rstrip()
-    words = "".join(f" {_placeholder(each)}" for each in tool.arguments)
+    words = "".join(f" {_placeholder(each, tool.actions)}" for each in tool.arguments if _is_for_all(tool, each))
+    words += "" if all(_is_for_all(tool, each) for each in tool.arguments) else " …"
     return f"Usage: barnabas {name}{action}{words} [OPTIONS]"
 
 
@@ -78,13 +79,20 @@ def group_help() -> str:
 
 def _words_of(tool: Tool, action: Action) -> str:
     return (
-        " ".join(_placeholder(each) for each in tool.arguments if action in tool.readers(each)) if action.flag else ""
+        " ".join(_placeholder(each, [action]) for each in tool.arguments if action in tool.readers(each))
+        if action.flag
+        else ""
     )
 
 
-def _placeholder(argument: Argument) -> str:
+def _is_for_all(tool: Tool, argument: Argument) -> bool:
+    return len(tool.readers(argument)) == len(tool.actions)
+
+
+def _placeholder(argument: Argument, actions: Sequence[Action]) -> str:
     text = argument.shown + (" …" if argument.many else "")
-    return text if argument.required else f"[{text}]"
+    is_needed = argument.required or all(argument.name in action.needs for action in actions)
+    return text if is_needed else f"[{text}]"
 
 
 def _about(tool: Tool, action: Action) -> str:

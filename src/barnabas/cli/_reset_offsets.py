@@ -171,15 +171,16 @@ async def _plan(
         partitions, unknown = await expand_topics(cluster, scope.topic)
         if unknown:
             raise UsageError(f"topic {', '.join(unknown)} does not exist")
-    return await _apply(cluster, rule, partitions, committed)
+    return await apply(cluster, rule, partitions, committed)
 
 
-async def _apply(
+async def apply(
     cluster: AsyncClient,
     rule: Rule,
     partitions: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, int]:
+    """Return the offsets that the rule gives these partitions."""
     match rule.kind:
         case "to_offset":
             return await _within_log(cluster, dict.fromkeys(partitions, rule.number))

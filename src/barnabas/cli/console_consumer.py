@@ -17,7 +17,7 @@ from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, LATEST
 from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
-from barnabas.cli._format import Deserializer, Formatter, formatter_of
+from barnabas.cli._format import DeliveryCount, Deserializer, Formatter, formatter_of
 from barnabas.cli._missing_topic import wait_until_created
 from barnabas.cli._output import say
 from barnabas.cli._parsing import matches, pairs
@@ -106,11 +106,11 @@ TOOL = Tool(
 class Selection:
     """What to read, and from where."""
 
-    topic: str | None
-    include: str | None
-    partition: int | None
-    offset: str | None
-    from_beginning: bool
+    topic: str | None = None
+    include: str | None = None
+    partition: int | None = None
+    offset: str | None = None
+    from_beginning: bool = False
 
     @property
     def start(self) -> int | None:
@@ -138,7 +138,7 @@ class Printing:
     key_deserializer: str | None
     value_deserializer: str | None
 
-    def printer(self, by_schema: Deserializer | None) -> Formatter:
+    def printer(self, by_schema: Deserializer | None = None, delivery_count: DeliveryCount | None = None) -> Formatter:
         properties = load_properties(self.formatter_config) if self.formatter_config else {}
         if self.key_deserializer:
             properties["key.deserializer"] = self.key_deserializer
@@ -147,7 +147,7 @@ class Printing:
         for item in self.property_:
             name, _, value = item.partition("=")
             properties[name.strip()] = value
-        return formatter_of(self.formatter, properties, by_schema)
+        return formatter_of(self.formatter, properties, by_schema, delivery_count)
 
 
 @TOOL.main

@@ -34,7 +34,7 @@ _TYPES: Final = ("Consumer", "Classic", "Share", "Streams")
 _ONE_GROUP: Final = "Option [delete-offsets] takes the following options: [group], [topic]"
 
 
-def _connect(bootstrap_server: str | None, command_config: str | None, timeout: int) -> ClientConfig:
+def connect(bootstrap_server: str | None, command_config: str | None, timeout: int) -> ClientConfig:
     patience = {"default.api.timeout.ms": str(timeout), "request.timeout.ms": str(timeout)}
     return options(bootstrap_server, command_config, patience)
 
@@ -47,7 +47,7 @@ def _some_groups(action: str) -> Rule:
 TOOL = Tool(
     note="Both kinds of group; `--members --verbose` names the topics, as Kafka did before 3.8.",
     kafka="kafka-consumer-groups.sh",
-    connect=_connect,
+    connect=connect,
     options=(
         *CONNECTION,
         Option("--timeout", "How long to wait for an answer.", int, metavar="MS", default=5000),
@@ -91,7 +91,7 @@ TOOL = Tool(
 # -- list ---------------------------------------------------------------------------------------------------------------
 
 
-def _parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:
+def parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:
     """Parse states or types; as in Kafka, their case does not matter."""
     by_lower = {name.lower().replace("_", ""): name for name in valid}
     names = []
@@ -107,8 +107,8 @@ def _parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:
 async def _list(cluster: AsyncClient, state: str | None, type_: str | None, json: bool) -> None:
     listed = await admin.list_groups(
         cluster,
-        states=_parse_names(state, _STATES, "state") if state else (),
-        types=_parse_names(type_, _TYPES, "type") if type_ else (),
+        states=parse_names(state, _STATES, "state") if state else (),
+        types=parse_names(type_, _TYPES, "type") if type_ else (),
     )
     # As in Kafka: groups of other protocols (Connect's) are not consumer groups.
     listed = [entry for entry in listed if entry.protocol_type in ("consumer", "")]
@@ -322,7 +322,7 @@ def _print_members(description: GroupDescription, verbose: bool) -> None:
     if verbose:
         headers.append("ASSIGNMENT")
         rows = [
-            [*row, _assignment_text(member.assignment)] for row, member in zip(rows, description.members, strict=True)
+            [*row, assignment_text(member.assignment)] for row, member in zip(rows, description.members, strict=True)
         ]
 
     def plain() -> None:
@@ -333,7 +333,7 @@ def _print_members(description: GroupDescription, verbose: bool) -> None:
     table(headers, rows, plain)
 
 
-def _assignment_text(partitions: Sequence[TopicPartition]) -> str:
+def assignment_text(partitions: Sequence[TopicPartition]) -> str:
     """Format `topic(0,1), other(2)`, as 3.9.1 prints it."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:

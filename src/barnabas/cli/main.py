@@ -34,6 +34,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "configs": Entry("configs", "Describe and alter settings of topics, brokers, users, clients."),
         "console-producer": Entry("console_producer", "Send lines of standard input to a topic."),
         "console-consumer": Entry("console_consumer", "Print the records of a topic."),
+        "console-share-consumer": Entry("console_share_consumer", "Print records as a member of a share group."),
         "get-offsets": Entry("get_offsets", "Print offsets of partitions, by time."),
         "delete-records": Entry("delete_records", "Delete records before given offsets."),
         "transactions": Entry("transactions", "List, describe and abort transactions."),
@@ -43,6 +44,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
     },
     "Groups": {
         "consumer-groups": Entry("consumer_groups", "List, describe, delete groups; reset and delete offsets."),
+        "share-groups": Entry("share_groups", "The same for share groups."),
     },
     "Security": {
         "acls": Entry("acls", "List, add and remove access control entries."),

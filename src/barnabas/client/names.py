@@ -37,6 +37,12 @@ _CONSUMER: Final = _names(
     auto.offset.reset check.crcs client.rack
     """
 )
+_SHARE_CONSUMER: Final = _names(
+    """
+    group.id share.acknowledgement.mode share.acquire.mode max.poll.records fetch.min.bytes fetch.max.bytes
+    fetch.max.wait.ms check.crcs client.rack
+    """
+)
 #: Settings of Kafka's clients that have no effect here, and whose absence does no harm.
 _WITHOUT_EFFECT: Final = _names(
     """
@@ -58,6 +64,7 @@ _WITHOUT_EFFECT: Final = _names(
 CONNECTION: Final = _CONNECTION
 PRODUCER: Final = _CONNECTION | _PRODUCER
 CONSUMER: Final = _CONNECTION | _CONSUMER
+SHARE_CONSUMER: Final = _CONNECTION | _SHARE_CONSUMER
 
 
 def notices(settings: Mapping[str, str], known: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.membership import GroupConfig
 from barnabas.client.producer import ProducerConfig
 from barnabas.client.sending import ACKS_ALL
+from barnabas.client.share_session import AcknowledgementMode, AcquireMode, ShareConfig
 from barnabas.wire.compression import Codec
 
 
@@ -58,6 +59,28 @@ def consumer_config(properties: Mapping[str, str]) -> ConsumerConfig:
         partition_max_bytes=whole_number(properties, "max.partition.fetch.bytes", default.partition_max_bytes),
         fetch_max_wait_ms=whole_number(properties, "fetch.max.wait.ms", default.fetch_max_wait_ms),
         auto_offset_reset=reset,
+        check_crcs=_flag("check.crcs", properties.get("check.crcs", "true")),
+        client_rack=properties.get("client.rack", ""),
+        retry_backoff_ms=whole_number(properties, "retry.backoff.ms", default.retry_backoff_ms),
+    )
+
+
+def share_config(group_id: str, properties: Mapping[str, str]) -> ShareConfig:
+    default = ShareConfig(group_id=group_id)
+    mode = properties.get("share.acknowledgement.mode", default.acknowledgement_mode.value)
+    acquire = properties.get("share.acquire.mode", default.acquire_mode.name)
+    if mode.lower() not in {each.value for each in AcknowledgementMode}:
+        raise ConfigError(f"share.acknowledgement.mode={mode!r} is not valid: use implicit or explicit")
+    if acquire.upper() not in AcquireMode.__members__:
+        raise ConfigError(f"share.acquire.mode={acquire!r} is not valid: use batch_optimized or record_limit")
+    return ShareConfig(
+        group_id=group_id,
+        acknowledgement_mode=AcknowledgementMode(mode.lower()),
+        acquire_mode=AcquireMode[acquire.upper()],
+        max_poll_records=whole_number(properties, "max.poll.records", default.max_poll_records),
+        fetch_min_bytes=whole_number(properties, "fetch.min.bytes", default.fetch_min_bytes),
+        fetch_max_bytes=whole_number(properties, "fetch.max.bytes", default.fetch_max_bytes),
+        fetch_max_wait_ms=whole_number(properties, "fetch.max.wait.ms", default.fetch_max_wait_ms),
         check_crcs=_flag("check.crcs", properties.get("check.crcs", "true")),
         client_rack=properties.get("client.rack", ""),
         retry_backoff_ms=whole_number(properties, "retry.backoff.ms", default.retry_backoff_ms),

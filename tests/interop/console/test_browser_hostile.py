@@ -47,7 +47,7 @@ def test_records_stay_text(tab: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["text", "filter"])
-def test_what_is_searched_for_stays_text(tab: Any, way: str) -> None:
+def test_search_terms_stay_text(tab: Any, way: str) -> None:
     tab.expected = ["400"]
     for text in PAYLOADS[:4]:
         tab.go(f"/topics/{HOSTILE}?tab=messages&{way}={quote(text)}")

@@ -88,7 +88,7 @@ def test_a_filter_that_is_wrong_says_so(tab: Any) -> None:
     tab.screenshot("wrong-filter")
 
 
-def test_what_comes_in_is_shown_as_it_comes(tab: Any) -> None:
+def test_new_messages_are_shown_as_they_arrive(tab: Any) -> None:
     tab.go(f"/topics/{ORDERS}?tab=messages")
     tab.page.get_by_role("button", name="Live", exact=True).click()
     rows = tab.page.locator("table.messages tbody tr")

@@ -48,7 +48,7 @@ def sign_in(tab: Any, user: str, password: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_the_form_is_readable_by_everybody(
+def test_the_form_is_accessible(
     open_tab: Callable[..., Any], address: str, scheme: str, viewport: dict[str, int]
 ) -> None:
     with open_tab(address, scheme=scheme, viewport=viewport, ignore_https_errors=True) as tab:
@@ -81,9 +81,7 @@ def test_a_user_signs_in_and_out(open_tab: Callable[..., Any], address: str, sec
         tab.see("With a user of the cluster")
 
 
-def test_a_session_that_is_over_leads_to_the_form(
-    open_tab: Callable[..., Any], address: str, secured: LocalCluster
-) -> None:
+def test_expired_session_leads_to_the_form(open_tab: Callable[..., Any], address: str, secured: LocalCluster) -> None:
     with open_tab(address, ignore_https_errors=True) as tab:
         tab.expected = ["401"]
         tab.go("/topics")

@@ -312,7 +312,7 @@ def test_scripts_send_their_credentials_each_time(console: Console) -> None:
 @pytest.mark.parametrize(
     "header", ["Basic !!!", "Basic", "Digest x", "Bearer a b", "Basic " + base64.b64encode(b"alice").decode()]
 )
-def test_headers_that_are_no_credentials(console: Console, header: str) -> None:
+def test_headers_without_valid_credentials(console: Console, header: str) -> None:
     response = httpx.get(f"{console.server.url}/api/topics", headers={"authorization": header}, trust_env=False)
     assert response.status_code in (400, 401)
 

@@ -371,7 +371,7 @@ def test_controller_dies_as_a_reassignment_ends_and_the_removed_replica_does_not
     assert leaders_by_their_own_word(cluster) == {state.leader: state.leader_epoch}
 
 
-def test_leader_that_is_no_replica_any_more_is_replaced_by_a_new_controller() -> None:
+def test_leader_that_is_not_a_replica_any_more_is_replaced_by_a_new_controller() -> None:
     """A Kafka controller leaves the state like this if it dies while one plan replaces another."""
     cluster = ModelCluster()
     cluster.start(9, 1, 2, 3)

@@ -92,7 +92,9 @@ def group_requests(name: str, topic: str, topic_id: bytes) -> list[tuple[ApiMess
                 producer_id=1,
                 topics=[
                     txn_offset_commit.TxnOffsetCommitRequestTopic(
-                        name=topic, partitions=[txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=0)]
+                        name=topic,
+                        topic_id=topic_id,
+                        partitions=[txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=0)],
                     )
                 ],
             ),

@@ -114,7 +114,9 @@ def test_avro_goes_in_and_out(cluster: Cluster, registry: Registry, run: Run, to
     assert again == out + out
 
 
-def test_what_confluent_has_serialized_is_printed(cluster: Cluster, registry: Registry, run: Run, topic: str) -> None:
+def test_values_that_confluent_serialized_are_printed(
+    cluster: Cluster, registry: Registry, run: Run, topic: str
+) -> None:
     with SchemaRegistryClient({"url": registry.url}) as client:
         encode = AvroSerializer(client, '{"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}')
         value = encode({"x": 5}, SerializationContext(topic, MessageField.VALUE))

@@ -375,7 +375,7 @@ def test_write_that_is_not_read_back_in_time_is_waited_for_by_the_next(
 
 
 @pytest.mark.parametrize("junk", [b"", b"[]", b"{}", b'{"host": "x"}', b'{"host": "x", "port": "y"}', b"\xff"])
-def test_member_of_the_group_that_is_no_registry_does_not_end_the_election(junk: bytes) -> None:
+def test_foreign_member_of_the_group_does_not_end_the_election(junk: bytes) -> None:
     own = Identity(host="here", port=1, scheme="http", is_eligible=True)
     protocol = PrimaryProtocol(own)
     assignments = asyncio.run(protocol.assign({"us": protocol.metadata(), "them": junk}))

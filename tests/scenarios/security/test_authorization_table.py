@@ -16,7 +16,9 @@ AUTHENTICATION = {"SaslHandshake", "SaslAuthenticate"}
 #: APIs that Kafka 3.9 does not serve in ZooKeeper mode: there is nothing to compare with.
 BEYOND = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "DescribeTopicPartitions", "ListConfigResources"}
 BEYOND |= {"InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState", "DeleteShareGroupState"}
-BEYOND |= {"ReadShareGroupStateSummary"}
+BEYOND |= {"ReadShareGroupStateSummary", "ShareFetch", "ShareAcknowledge", "ShareGroupHeartbeat", "ShareGroupDescribe"}
+BEYOND |= {"DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
+BEYOND |= {"GetTelemetrySubscriptions", "PushTelemetry", "DescribeClientMetrics"}
 #: APIs that only barnabas has. The tests of links check their permissions.
 BEYOND |= {"CreateLink", "DescribeLinks", "AlterLink", "DeleteLink", "RenewLeaderEpoch"}
 

@@ -163,7 +163,7 @@ def test_confluent_kafka_with_a_callback(cluster: LocalCluster, provider: Provid
 @pytest.mark.parametrize(
     "claims", [{"exp": 1_700_000_000}, {"aud": "payroll"}, {"iss": "https://elsewhere"}, {"sub": None}]
 )
-def test_confluent_kafka_with_a_token_that_does_not_do(
+def test_confluent_kafka_with_an_invalid_token(
     cluster: LocalCluster, provider: Provider, claims: dict[str, Any]
 ) -> None:
     errors: list[int] = []

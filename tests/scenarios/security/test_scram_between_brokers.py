@@ -42,7 +42,7 @@ def test_zookeeper_takes_nothing_but_credentials_of_users(coordinator: str) -> N
         ((*user, "--add-config", "producer_byte_rate=1"), "only supported for SCRAM credentials"),
         (("--alter", "--entity-type", "topics", "--entity-name", "t", "--add-config", "a=b"), "--bootstrap-server"),
         ((*user, "--delete-config", "SCRAM-SHA-256"), "Invalid config(s): SCRAM-SHA-256"),
-        (("--describe", "--entity-type", "users"), "only with --alter"),
+        (("--describe", "--entity-type", "users"), "to describe, use --bootstrap-server"),
     ):
         done = configs(coordinator, *refused)
         assert done.exit_code == 1

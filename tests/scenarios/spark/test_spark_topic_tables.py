@@ -284,7 +284,7 @@ def test_record_whose_time_no_table_has_is_an_error_and_the_others_are_rows(
     )
 
 
-def test_record_whose_key_is_no_number_is_an_error(tables: Tables) -> None:
+def test_record_with_a_key_that_is_not_a_number_is_an_error(tables: Tables) -> None:
     """pyiceberg has no filter for it: the table failed, and began again for ever."""
     table = tables.define("nan", format="iceberg", mode="upsert", key=("id",))
     producer = Producer({"bootstrap.servers": tables.kafka.bootstrap})

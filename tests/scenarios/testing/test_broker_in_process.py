@@ -319,7 +319,7 @@ def test_broker_that_fails_while_it_starts_frees_what_it_had(tmp_path: Path) -> 
     gc.collect()
 
 
-def test_what_needs_processes_is_refused_with_what_to_do_instead() -> None:
+def test_options_that_need_processes_are_refused_and_the_error_names_cluster() -> None:
     with pytest.raises(
         ValueError, match=r"Broker has no option 'secure': it needs processes, so use Cluster\(secure=…\)"
     ):

@@ -97,7 +97,7 @@ def test_broker_cut_off_from_the_others_leaves_the_isr_and_returns(kafka_cluster
     cluster.wait_for_isr("t", 3)
 
 
-def test_leader_that_does_not_hear_a_follower_drops_it_and_follows_it_all_the_same(
+def test_leader_that_does_not_hear_a_follower_drops_it_and_still_follows_it(
     kafka_cluster: Callable[..., Cluster],
 ) -> None:
     cluster = kafka_cluster(brokers=2, config={"replica.lag.time.max.ms": "1000", "min.insync.replicas": "1"})

@@ -67,7 +67,7 @@ def test_names_and_actions_are_checked(run: Run, cluster: Running) -> None:
         assert done.returncode != 0 and words in done.stderr, arguments
 
 
-def test_save_that_was_cut_off_is_no_snapshot(run: Run, cluster: Running) -> None:
+def test_interrupted_save_is_not_a_snapshot(run: Run, cluster: Running) -> None:
     unfinished = Path(cluster.folder) / FOLDER / "one.unfinished"
     unfinished.mkdir(parents=True)
     (unfinished / "zookeeper").mkdir()

@@ -176,7 +176,7 @@ def test_broker_needs_a_file_that_it_can_read() -> None:
     assert run("broker").returncode == 2
 
 
-def test_broker_refuses_a_setting_that_is_none(tmp_path: Path) -> None:
+def test_broker_refuses_an_invalid_setting(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("broker.id=1\nzookeeper.connect=127.0.0.1:1\n")
     refused = run("broker", str(file), "--override", "num.partitions=many")

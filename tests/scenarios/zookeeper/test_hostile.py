@@ -213,7 +213,7 @@ def test_multi_of_too_many_writes_is_refused(server: ZooKeeperProcess) -> None:
         assert client.call(Op.MULTI, check * 5001 + wire.MULTI_END).err == Err.MARSHALLING_ERROR
 
 
-def test_digest_that_is_no_ascii_is_compared_with_the_super_users(data: Path, tmp_path: Path) -> None:
+def test_non_ascii_digest_is_compared_with_the_super_users(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "zoo.cfg"
     file.write_text(f"DigestAuthenticationProvider.superDigest={digest_of('root:é')}\n", "utf-8")
     with running(data, str(file)) as server:

@@ -13,9 +13,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import httpx
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Producer
 
+from barnabas.testing import simulation
 from barnabas.testing.simulation import World
 
 
@@ -184,3 +186,71 @@ async def fails_with_two_brokers_away(world: World) -> None:
         broker.start()
     await world.calm()
     assert len(await world.load(topic, count=5)) == 5
+
+
+async def loses_answers(world: World) -> dict[str, Any]:
+    """Every answer of the services is lost, until the world is calm."""
+    asked: list[Any] = []
+    database = world.database()
+    events: list[str] = []
+
+    async def shop(method: str, path: str, body: Any) -> tuple[int, Any]:
+        asked.append((method, path, body))
+        return 201, {"orders": len(asked)}
+
+    async def customer() -> None:
+        async with httpx.AsyncClient(base_url="http://shop:8080") as client:
+            answer = await client.post("/orders", json={"dish": "soup"})
+            events.append(f"{answer.status_code} {answer.json()}")
+            world.lost_answers = 1.0
+            try:
+                await client.post("/orders", json={"dish": "bread"})
+            except httpx.TransportError as error:
+                events.append(type(error).__name__)
+            try:
+                async with database.transaction() as transaction:
+                    await transaction.put("soup", 1)
+            except simulation.AnswerLost:
+                events.append("AnswerLost")
+            world.lost_answers = 0.0
+            try:
+                async with database.transaction() as transaction:
+                    await transaction.insert("soup", 2)
+            except simulation.Duplicate:
+                events.append("Duplicate")
+
+    async def both_add() -> None:
+        for _ in range(10):
+            try:
+                async with database.transaction() as transaction:
+                    await transaction.put("count", await transaction.get("count", 0) + 1)
+            except simulation.Conflict:
+                events.append("Conflict")
+
+    world.http("shop", shop, port=8080)
+    await world.process("customer", customer).returned()
+    adders = [world.process(name, both_add) for name in ("one", "two")]
+    for adder in adders:
+        await adder.returned()
+    conflicts = events.count("Conflict")
+    return {
+        "events": events[:4],
+        "asked": asked,
+        "soup": database.rows()["soup"],
+        "counted": database.rows()["count"] + conflicts,
+        "conflicts": conflicts > 0,
+    }
+
+
+async def two_work_at_once(world: World) -> None:
+    async def work() -> None:
+        with world.owning("orders-0"):
+            await asyncio.sleep(10)
+
+    first = world.process("first", work)
+    await asyncio.sleep(1)
+    first.pause()
+    world.process("second", work)  # a paused one does not work
+    await asyncio.sleep(1)
+    world.process("third", work)
+    await asyncio.sleep(1)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = Path(__file__).parents[3] / "docs" / "simulation-testing.md"
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
 
@@ -37,6 +39,7 @@ def test_mended_kitchen_loses_nothing(tmp_path: Path) -> None:
     assert "1 passed" in run(tmp_path, "test_kitchen.py", "--simulation-seeds=3")
 
 
-def test_faults_by_hand(tmp_path: Path) -> None:
-    (tmp_path / "test_by_hand.py").write_text(FILES["test_by_hand.py"])
-    assert "1 passed" in run(tmp_path, "test_by_hand.py", "--simulation-seeds=1")
+@pytest.mark.parametrize("name", ["test_by_hand.py", "test_balance.py"])
+def test_other_tests_of_the_page_pass(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(FILES[name])
+    assert "1 passed" in run(tmp_path, name, "--simulation-seeds=1")

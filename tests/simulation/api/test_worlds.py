@@ -62,7 +62,7 @@ def test_same_seed_is_the_same_run_in_every_interpreter() -> None:
         "TLS",
     ],
 )
-def test_what_cannot_be_simulated_is_refused_by_name(what: str) -> None:
+def test_calls_that_cannot_be_simulated_are_refused_by_name(what: str) -> None:
     report = simulation.run(applications.does, seed=0, brokers=1, faults="calm", what=what)
     assert report.broken == "an application makes only calls that can be simulated"
     assert f"{what}" in report.message
@@ -96,3 +96,20 @@ def test_processes_live_by_hand() -> None:
 def test_brokers_go_and_come_back_by_hand() -> None:
     report = simulation.run(applications.fails_with_two_brokers_away, faults="calm", virtual_minutes=0.5)
     assert not report.broken, report.message + report.trace
+
+
+def test_services_answer_and_lose_answers() -> None:
+    report = simulation.run(applications.loses_answers, brokers=1, faults="calm")
+    assert report.result == {
+        "events": ["201 {'orders': 1}", "RemoteProtocolError", "AnswerLost", "Duplicate"],
+        "asked": [("POST", "/orders", {"dish": "soup"}), ("POST", "/orders", {"dish": "bread"})],
+        "soup": 1,
+        "counted": 20,
+        "conflicts": True,
+    }, report.trace
+
+
+def test_two_processes_that_own_the_same_are_found() -> None:
+    report = simulation.run(applications.two_work_at_once, brokers=1, faults="calm")
+    assert report.broken == "one process at a time"
+    assert "third begins with orders-0, on which second works" in report.message

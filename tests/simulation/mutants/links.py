@@ -49,7 +49,7 @@ MUTANTS = [
         world="link",
         profile="cut",
         test="unit/broker/features/link/test_mirror_replica.py"
-        "::test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut",
+        "::test_epoch_recorded_after_a_truncation_does_not_apply_to_replicas_that_have_not_truncated",
     ),
     Mutant(
         "a mirror whose records are not replicated keeps all others from ending",
@@ -88,7 +88,7 @@ MUTANTS = [
         "        conversation = await asyncio.to_thread(security.exchange, connection.address)\n",
         "        await asyncio.to_thread(security.tokens.get)\n"
         "        conversation = security.exchange(connection.address)\n",
-        test="unit/wire/auth/test_oauth.py::test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop",
+        test="unit/wire/auth/test_oauth.py::test_token_without_a_known_expiry_is_fetched_once_per_login_and_never_on_the_loop",
         why="the simulation has no threads and no logins",
     ),
 ]

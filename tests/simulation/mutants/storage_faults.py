@@ -212,7 +212,7 @@ MUTANTS = [
         finding="core 21",
         world="storage",
         test="unit/broker/storage/log/test_recovery.py"
-        "::test_offsets_that_compaction_left_out_where_a_follower_began_a_segment_are_no_lost_tail",
+        "::test_offsets_removed_by_compaction_at_a_followers_segment_start_are_not_a_lost_tail",
     ),
     Mutant(
         "an index that has become too small loses entries",

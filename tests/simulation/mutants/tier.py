@@ -56,7 +56,7 @@ MUTANTS = [
         finding="tier 4",
         world="tier",
         profile="unheard",
-        test="unit/broker/features/tiered/test_tier_reader.py::test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted",
+        test="unit/broker/features/tiered/test_tier_reader.py::test_transactions_that_an_overruled_leader_aborted_do_not_hide_those_of_the_log",
     ),
     Mutant(
         "a new leader's high watermark counts as the end of the metadata topic",

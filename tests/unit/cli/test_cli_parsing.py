@@ -74,7 +74,7 @@ def test_brackets_keep_commas_and_equal_signs_in_a_value() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a=1,b", "a=1=2"])
-def test_addition_that_is_no_pair_is_refused(text: str) -> None:
+def test_addition_that_is_not_a_pair_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="key=val"):
         parse_additions(text)
 

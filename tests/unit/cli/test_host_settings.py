@@ -53,7 +53,7 @@ def test_port_that_was_free_is_kept() -> None:
         ({"listeners": "PLAINTEXT://:65535"}, "no port 65536 for broker 2"),
     ],
 )
-def test_file_that_does_not_do_for_several_is_refused(change: dict[str, str], says: str) -> None:
+def test_file_that_cannot_serve_several_brokers_is_refused(change: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         derive({**FILE, **change}, 2, host="h")
 

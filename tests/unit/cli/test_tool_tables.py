@@ -215,7 +215,7 @@ def test_option_that_an_action_does_not_read_is_refused_with_it(name: str) -> No
 
 
 @each_tool
-def test_what_an_action_needs_is_declared_and_demanded(name: str) -> None:
+def test_options_that_an_action_needs_are_declared_and_required(name: str) -> None:
     tool = load(name)
     known = {each.flag for each in tool.options} | {each.name for each in tool.arguments}
     for action in tool.actions:

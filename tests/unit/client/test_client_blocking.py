@@ -223,7 +223,7 @@ def test_session_is_renewed_also_after_requests_that_get_no_answer() -> None:
     assert sessions.logins >= 1 + 3
 
 
-def test_session_is_renewed_behind_the_answers_that_are_under_way() -> None:
+def test_session_is_renewed_after_the_responses_in_flight() -> None:
     fake = FakeCluster()
     sessions = Sessions(fake, lifetime_ms=100)
 

@@ -69,7 +69,7 @@ async def test_broker_without_our_api_versions_gets_a_version_that_it_supports()
 
     async with FakeBroker(handlers={API_VERSIONS: old_broker}) as broker:
         connection = await connect(broker)
-        assert [call.version for call in broker.calls] == [4, 2]
+        assert [call.version for call in broker.calls] == [5, 2]
         assert connection.versions.pick(MetadataRequest) == 5
         await end(connection)
 

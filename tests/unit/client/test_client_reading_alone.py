@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from barnabas.base.ids import TopicPartition
-from barnabas.cli.console_consumer import _source
+from barnabas.cli.console_consumer import Selection, _source
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.wire.records import BatchBuilder
 from tests.unit.client.client_fake_cluster import LIST_OFFSETS, FakeCluster
@@ -28,7 +28,7 @@ async def test_partitions_and_topics_that_are_added_are_read_from_their_start(
     fake.append("t", record())
     async with fake.client(metadata_max_age_ms=50) as cluster:
         config = ConsumerConfig(auto_offset_reset="latest")
-        async with _source(cluster, config, {}, topic, include, None, None, None) as source:
+        async with _source(cluster, config, Selection(topic=topic, include=include), None, None) as source:
             assert await source.poll(100) == []
             fake.topics[new] = 2
             fake.append(new, record(), 1)
@@ -42,7 +42,7 @@ async def test_time_limit_holds_while_offsets_cannot_be_looked_up() -> None:
     fake.broker.handlers[LIST_OFFSETS] = lambda call: None
     async with (
         fake.client(api_timeout_ms=600_000) as cluster,
-        _source(cluster, ConsumerConfig(), {}, "t", None, None, None, None) as source,
+        _source(cluster, ConsumerConfig(), Selection(topic="t"), None, None) as source,
         asyncio.timeout(30),  # far less than the client would try for
     ):
         assert await source.poll(100) == []
@@ -56,7 +56,9 @@ async def test_topic_that_a_broker_did_not_know_for_a_while_is_not_read_again(in
     fake.append("t", record(), 1)
     async with (
         fake.client(metadata_max_age_ms=20) as cluster,
-        _source(cluster, ConsumerConfig(), {}, None if include else "t", include, None, -2, None) as source,
+        _source(
+            cluster, ConsumerConfig(), Selection(topic=None if include else "t", include=include), -2, None
+        ) as source,
     ):
         read: list[TopicPartition] = []
         while len(read) < 2:

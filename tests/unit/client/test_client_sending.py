@@ -77,7 +77,7 @@ def test_batch_waits_for_company_until_it_is_ripe_full_or_followed() -> None:
     assert where(full.shipments(image(1), 0)) == [(1, [0])]
 
 
-def test_no_more_requests_are_under_way_than_allowed() -> None:
+def test_number_of_requests_in_flight_is_bounded() -> None:
     made = sender()
     add(made, *(batch(0) for _ in range(3)))
     first, second = made.shipments(image(1), 0)
@@ -105,7 +105,7 @@ def test_failed_batches_are_sent_again_in_order_one_at_a_time_with_their_numbers
     assert [each.sequence for each in batches] == [0, 1, 2]
 
 
-def test_out_of_order_in_its_turn_is_no_matter_of_waiting() -> None:
+def test_first_unacknowledged_batch_that_is_out_of_order_is_not_retried() -> None:
     made = sender()
     add(made, batch(0))
     (shipment,) = made.shipments(image(1), 0)

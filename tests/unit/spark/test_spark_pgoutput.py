@@ -275,7 +275,7 @@ def test_bad_value_gives_its_row_an_error_and_fails_nothing_in_mode_permissive()
     assert parsed({"id": "7", "n": "1", "d": None}, shape, schema)["_error"] is None
 
 
-def test_deleted_row_with_a_bad_value_is_deleted_all_the_same() -> None:
+def test_deleted_row_with_a_bad_value_is_still_deleted() -> None:
     schema = StructType().add("id", LongType()).add("n", DecimalType(8, 2))
     row = parsed({"id": "7", "n": "NaN"}, Shape("t", ("id",)), schema, only_key=True)
     assert (row["id"], row["n"]) == (7, None)

@@ -220,7 +220,7 @@ def test_zero_and_negative_zero_are_one_key(tmp_path: Path, kind: str) -> None:
     assert place_of(table).offsets() == {0: {3}}
 
 
-def test_a_key_that_is_no_number_is_not_read_directly() -> None:
+def test_a_key_that_is_not_a_number_is_not_read_directly() -> None:
     """No row can be found by NaN, and pyiceberg fails with it: it is an error, like a key that is null."""
     direct = Direct(json=StructType([StructField("id", DoubleType())]), beside=(), required=("id",), deleted="_deleted")
     values = pa.array([b'{"id": 1.5}', b'{"id": NaN}', b'{"id": null}'], pa.binary())

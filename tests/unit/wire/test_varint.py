@@ -77,6 +77,6 @@ def test_bits_beyond_a_varlong_are_dropped() -> None:
     assert read_varlong(b"\xff" * 9 + b"\x7f", 0) == (-(2**63), 10)
 
 
-def test_negative_number_is_no_unsigned_varint() -> None:
+def test_negative_number_is_not_an_unsigned_varint() -> None:
     with pytest.raises(ValueError, match="negative"):
         unsigned(-1)

@@ -183,7 +183,7 @@ def test_fresh_file_that_a_crash_left_without_records_is_removed(tmp_path: Path)
         assert not empty.exists()
 
 
-def test_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_log_is_refused(tmp_path: Path) -> None:
     recovered(tmp_path)
     (tmp_path / "version-2" / "log.1").write_bytes(b"not a log at all")
     with pytest.raises(StoreFault, match="is not a ZooKeeper transaction log"):

@@ -4,7 +4,6 @@ Production uses `Disk`, a thin layer over `os`. Tests pass a subclass that fails
 cut. No code in storage or ZooKeeper calls `os`, `open` or `mmap` for a file; a test checks that.
 """
 
-import errno
 import fcntl
 import io
 import mmap
@@ -95,14 +94,8 @@ class Disk:
     # -- sending
 
     def read_now(self, fd: int, buffer: WritableBuffer, position: int) -> int:
-        """Read bytes that are in memory; `BlockingIOError` if none are. A file system without RWF_NOWAIT (tmpfs on old kernels)
-        never waits, or cannot tell: there this reads."""
-        try:
-            return kernel.read_now(fd, buffer, position)
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                raise
-            return os.preadv(fd, (buffer,), position)
+        """Read bytes that are in memory. `BlockingIOError` if none are; another `OSError` if the kernel cannot tell."""
+        return kernel.read_now(fd, buffer, position)
 
     def is_resident(self, fd: int, position: int, size_bytes: int) -> bool:
         """Return whether sending this range will not wait for the disk, as far as probing one page per step can tell."""

@@ -62,9 +62,17 @@ def preadinto(fd: int, buffer: WritableBuffer, position: int) -> int:
 
 
 def read_now(fd: int, buffer: WritableBuffer, position: int) -> int:
-    """Read bytes that are in memory. `BlockingIOError` if none are; another `OSError` if the kernel cannot tell."""
+    """Read bytes that are in memory. `BlockingIOError` if none are; another `OSError` if the system cannot tell.
+
+    A file system without RWF_NOWAIT (tmpfs on old kernels) keeps its files in memory, or cannot tell: there this reads.
+    """
     if IS_LINUX:
-        return os.preadv(fd, (buffer,), position, os.RWF_NOWAIT)
+        try:
+            return os.preadv(fd, (buffer,), position, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return preadinto(fd, buffer, position)
     raise OSError(errno.EOPNOTSUPP, "this system cannot tell whether a read would wait for the disk")
 
 

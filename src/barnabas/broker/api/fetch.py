@@ -295,7 +295,7 @@ class FetchApi:
                 served.append(key)
                 if isinstance(tp, ErrorCode):
                     continue
-                if not params.is_from_follower:
+                if params.replica_id < 0:
                     self._context.replicas.hosted.counters(tp.topic).bytes_out.value += read.size_bytes
                 elif self._context.leader_throttle is not None:
                     self._context.leader_throttle.record(tp, read.size_bytes)

@@ -1,5 +1,5 @@
 """Group administration: DescribeGroups v0 to v6 (authorized operations KIP-430, not found KIP-1043), ListGroups v0 to v5
-(state filter KIP-518, type filter KIP-848), DeleteGroups v0 to v2.
+(state filter KIP-518, type filter KIP-848), DeleteGroups v0 to v3 (error messages, KIP-1331).
 """
 
 from barnabas.base.errors import ErrorCode, Refused

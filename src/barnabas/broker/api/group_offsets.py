@@ -1,5 +1,5 @@
-"""Committed offsets: OffsetCommit v2 to v10 (v10 with topic ids), TxnOffsetCommit v0 to v5 (KIP-447, KIP-890), OffsetFetch v1
-to v10 (batched KIP-709, stable KIP-447, member epochs KIP-848), OffsetDelete v0 (KIP-496).
+"""Committed offsets: OffsetCommit v2 to v10 (v10 with topic ids), TxnOffsetCommit v0 to v6 (KIP-447, KIP-890; v6 with
+topic ids), OffsetFetch v1 to v10 (batched KIP-709, stable KIP-447, member epochs KIP-848), OffsetDelete v0 (KIP-496).
 
 Versions that kept offsets in ZooKeeper (OffsetCommit and OffsetFetch v0) are not served.
 """
@@ -43,6 +43,7 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -51,6 +52,8 @@ from barnabas.wire.versions import api_named
 
 #: From this version of OffsetCommit and OffsetFetch on, requests name topics by their ids.
 TOPIC_IDS_FROM = 10
+#: From this version of TxnOffsetCommit on, too.
+TXN_TOPIC_IDS_FROM = 6
 #: From this version of OffsetFetch on, a request contains several groups.
 BATCHED_FETCH_FROM = 8
 #: Before this version of TxnOffsetCommit, producers do not know COORDINATOR_LOAD_IN_PROGRESS, and give up (KAFKA-7296).
@@ -166,9 +169,17 @@ class GroupOffsetsApi:
         refused: list[TxnOffsetCommitResponseTopic] = []
         accepted = []
         for topic in request.topics:
+            if call.api_version >= TXN_TOPIC_IDS_FROM:
+                name = self._context.metadata.topic_name(TopicId(topic.topic_id))
+                if name is None:
+                    refused.append(_txn_commit_refused(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+                    continue
+                topic.name = name
             good, answers = self._split(call, topic.name, topic.partitions, TxnOffsetCommitResponsePartition)
             if answers:
-                refused.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
+                refused.append(
+                    TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+                )
             if good:
                 accepted.append(topic.replace(partitions=good))
         if not accepted:
@@ -282,6 +293,14 @@ def _add_refused(topics: list[T], refused: list[T]) -> None:
             topics.append(topic)
         else:
             answered.partitions += topic.partitions
+
+
+def _txn_commit_refused(topic: TxnOffsetCommitRequestTopic, code: ErrorCode) -> TxnOffsetCommitResponseTopic:
+    partitions = [
+        TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+        for each in topic.partitions
+    ]
+    return TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
 def _commit_refused(topic: OffsetCommitRequestTopic, code: ErrorCode) -> OffsetCommitResponseTopic:

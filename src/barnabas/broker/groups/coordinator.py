@@ -262,7 +262,10 @@ class GroupCoordinator:
                     lambda machine, ticket, ids=ids: machine.delete_groups(ids),  # type: ignore[misc]
                 )
             except Refused as refusal:
-                results += [DeletableGroupResult(group_id=each, error_code=refusal.code) for each in ids]
+                results += [
+                    DeletableGroupResult(group_id=each, error_code=refusal.code, error_message=refusal.message)
+                    for each in ids
+                ]
             else:
                 results += response.results
         return results

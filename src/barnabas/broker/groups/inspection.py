@@ -59,12 +59,12 @@ def delete_groups(groups: Mapping[str, Group], offsets: Offsets, group_ids: list
         response.results.append(result)
         group = groups.get(group_id)
         if group is None:
-            result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            result.error_code, result.error_message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
             continue
         try:
             group.check_delete()
         except Refused as refusal:
-            result.error_code = refusal.code
+            result.error_code, result.error_message = refusal.code, refusal.message
             continue
         tombstones += offsets.delete_all(group_id)
         tombstones += group.tombstones()

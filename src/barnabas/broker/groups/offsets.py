@@ -42,6 +42,8 @@ from barnabas.wire.messages.txn_offset_commit import (
 
 #: From this version of OffsetCommit on, there is an error code for a missing group.
 GROUP_ID_NOT_FOUND_FROM: Final = 9
+#: From this version of TxnOffsetCommit on, producers know member epochs, and groups that do not exist (KIP-1319).
+TXN_MEMBER_EPOCH_FROM: Final = 6
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
 #: An offset that expires with its group.
@@ -150,9 +152,10 @@ class Offsets:
         self, request: TxnOffsetCommitRequest, requester: Requester, out: Outcome, now_ms: int
     ) -> Result[TxnOffsetCommitResponse]:
         group = self._groups.get(request.group_id)
+        knows_epochs = requester.api_version >= TXN_MEMBER_EPOCH_FROM
         if group is None:
             if request.generation_id >= 0:
-                raise Refused(ErrorCode.ILLEGAL_GENERATION)
+                raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if knows_epochs else ErrorCode.ILLEGAL_GENERATION)
         else:
             try:
                 group.check_offset_commit(
@@ -163,12 +166,12 @@ class Offsets:
                     is_transactional=True,
                 )
             except Refused as refusal:
-                if refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
-                    raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal  # producers do not know member epochs
+                if refusal.code is ErrorCode.STALE_MEMBER_EPOCH and not knows_epochs:
+                    raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal
                 raise
         response = TxnOffsetCommitResponse()
         for topic in request.topics:
-            answers = TxnOffsetCommitResponseTopic(name=topic.name)
+            answers = TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
             response.topics.append(answers)
             for each in topic.partitions:
                 error = self._write(request.group_id, topic.name, each, out, now_ms, NO_EXPIRY)

@@ -226,7 +226,9 @@ class ShareGroups:
             if failed:
                 error = next(iter(failed.values()))
                 log.warning("[group %s] is not deleted, try again: a share coordinator failed: %s", group_id, error)
-                results.append(DeletableGroupResult(group_id=group_id, error_code=error.code))
+                results.append(
+                    DeletableGroupResult(group_id=group_id, error_code=error.code, error_message=error.message)
+                )
                 remaining.remove(group_id)
         return remaining
 

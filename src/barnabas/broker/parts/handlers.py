@@ -58,4 +58,4 @@ def build_handlers(
             },
         ),
     ]
-    return registry.build(families, features)
+    return registry.build(families, features, cluster_id=context.cluster_id, broker_id=context.broker_id)

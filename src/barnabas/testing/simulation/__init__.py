@@ -18,15 +18,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from barnabas.testing.simulation import checks as check
     from barnabas.testing.simulation.app_world import World
     from barnabas.testing.simulation.guests import Guest, Refused
     from barnabas.testing.simulation.running import Report
     from barnabas.testing.simulation.seeds import SimulationFailed, hunt, run, settings, shrink, test
+    from barnabas.testing.simulation.services import AnswerLost, Conflict, Database, Duplicate
 
-__all__ = ["Guest", "Refused", "Report", "SimulationFailed", "World", "hunt", "run", "settings", "shrink", "test"]
+__all__ = [
+    "AnswerLost",
+    "Conflict",
+    "Database",
+    "Duplicate",
+    "Guest",
+    "Refused",
+    "Report",
+    "SimulationFailed",
+    "World",
+    "check",
+    "hunt",
+    "run",
+    "settings",
+    "shrink",
+    "test",
+]
 
 #: Loaded on first use: the simulator's parts are imported without what applications need, and pytest loads none of it.
 _HOMES = {
+    "AnswerLost": "services",
+    "Conflict": "services",
+    "Database": "services",
+    "Duplicate": "services",
     "Guest": "guests",
     "Refused": "guests",
     "Report": "running",
@@ -41,6 +63,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "check":
+        return import_module(f"{__name__}.checks")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

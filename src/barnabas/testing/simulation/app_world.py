@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from barnabas.base.ids import TopicPartition
@@ -16,10 +17,11 @@ from barnabas.client.errors import ClientError
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
 from barnabas.testing.names import check_topic_settings
 from barnabas.testing.records import Given, Record, as_record, data_bytes, read_topic
-from barnabas.testing.simulation.guests import Guest
+from barnabas.testing.simulation.guests import Guest, current
 from barnabas.testing.simulation.network import Network
 from barnabas.testing.simulation.process import BrokerProcess, Process, ZooKeeperProcess
 from barnabas.testing.simulation.servers import PORT, Servers
+from barnabas.testing.simulation.services import Database, Handler, serve
 from barnabas.testing.simulation.world import World as Engine
 
 T = TypeVar("T")
@@ -59,6 +61,12 @@ class World:
         self._sent: dict[str, list[Record]] = {}
         self._on_calm: list[Callable[[], None]] = []
         self.is_calm = False
+        #: Chance that a database or an HTTP service does something, and its answer gets lost.
+        self.lost_answers = 0.0
+        self.has_services = False
+        #: Group -> virtual seconds from the last fault until it had committed everything.
+        self.caught_up_s: dict[str, float] = {}
+        self._owners: dict[Hashable, Guest] = {}
         #: When the last fault ended.
         self.calm_since_s: float | None = None
 
@@ -204,6 +212,39 @@ class World:
         self.network.delay_s = (seconds / 10, seconds)
         self._engine.note("world", f"the network is slow: up to {seconds:g} s a packet")
 
+    # -- services -------------------------------------------------------------------------------------------------------
+
+    def database(self, name: str = "database") -> Database:
+        """Return a small transactional store on a host of its own. No fault loses what it has."""
+        self.has_services = True
+        return Database(self, name)
+
+    def http(self, name: str, handler: Handler, *, port: int = 80) -> Guest:
+        """Serve HTTP on the host `name`: `await handler(method, path, body)` returns the status and what to answer as JSON."""
+        self.has_services = True
+        return self._helper(name, serve, self, port, handler)
+
+    def loses_answer(self) -> bool:
+        return not self.is_calm and self._engine.chance(self.lost_answers)
+
+    @contextmanager
+    def owning(self, what: Hashable) -> Iterator[None]:
+        """Say that the process works on `what`, such as a partition: no other that runs may at the same time."""
+        guest = current()
+        assert guest is not None, "`owning` is for processes of the application"
+        other = self._owners.get(what)
+        if other is not None and other is not guest and other.is_up and not other.is_paused:
+            self._engine.violate(
+                "one process at a time", f"{guest.name} begins with {what}, on which {other.name} works"
+            )
+        self._owners[what] = guest
+        life = guest.lives
+        try:
+            yield
+        finally:
+            if self._owners.get(what) is guest and guest.lives == life:
+                del self._owners[what]
+
     # -- load ---------------------------------------------------------------------------------------------------------
 
     async def load(
@@ -246,14 +287,15 @@ class World:
         self.is_calm = True
         for action in self._on_calm:
             action()
+        self.caught_up_s.clear()
         self._engine.note("world", "calm: faults end, everything is repaired and runs")
         self.network.mend_all()
         self.network.calm()
         self.servers.heal()
         for guest in self.processes.values():
             guest.heal()
-        await self._until(lambda: not self.servers.trouble(), HEALTHY_WITHIN_S, self.servers.trouble)
         self.calm_since_s = self.now
+        await self._until(lambda: not self.servers.trouble(), HEALTHY_WITHIN_S, self.servers.trouble)
         async with self.client() as client:
             await self._settle(client, quiet_s, self.now + within_s)
 
@@ -262,6 +304,9 @@ class World:
         still_since_s = self.now
         while self.now < deadline_s:
             ends, offsets = self.servers.ends(), await _offsets(client)
+            for group, committed in offsets.items():
+                if group not in self.caught_up_s and not _lags(ends, {group: committed}):
+                    self.caught_up_s[group] = self.now - (self.calm_since_s or self.now)
             if (ends, offsets) != seen:
                 seen, still_since_s = (ends, offsets), self.now
             elif self.now - still_since_s >= (max(quiet_s, LAGGING_S) if _lags(ends, offsets) else quiet_s):

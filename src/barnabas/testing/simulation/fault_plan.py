@@ -36,6 +36,7 @@ PROFILES: Mapping[str, tuple[str, ...]] = {
         "reset connections",
         "slow network",
         "lossy network",
+        "lose answers",
     ),
     "disks": ("slow disk", "full disk", "cut power"),
     "clocks": ("process clock", "broker clock"),
@@ -117,6 +118,7 @@ class Faults:
             "reset connections": self._reset_connections,
             "slow network": self._slow_network,
             "lossy network": self._lossy_network,
+            "lose answers": self._lose_answers,
             "slow disk": self._slow_disk,
             "full disk": self._full_disk,
             "cut power": self._cut_power,
@@ -336,6 +338,20 @@ class Faults:
         network.loss = loss
         self._later(lasts_s, network.calm)
         return f"the network loses {loss:.0%} of all packets for {lasts_s:.1f} s"
+
+    def _lose_answers(self, aim: Random, lasts_s: float) -> str:
+        world = self._world
+        if not world.has_services:
+            return ""
+        world.lost_answers = aim.choice([0.1, 0.4])
+
+        def usual() -> None:
+            world.lost_answers = 0.0
+
+        self._later(lasts_s, usual)
+        return (
+            f"services lose {world.lost_answers:.0%} of their answers for {lasts_s:.1f} s, and have done what was asked"
+        )
 
     # -- disks and clocks ---------------------------------------------------------------------------------------------
 

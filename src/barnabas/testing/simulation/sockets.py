@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,11 @@ SEGMENT_BYTES = 64 * 1024
 
 
 class SimSocket:
-    """The part of `socket.socket` that shipping code uses, listening or connected."""
+    """The part of `socket.socket` that shipping code and asyncio's applications use, listening or connected."""
+
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+    proto = socket.IPPROTO_TCP
 
     def __init__(
         self,

@@ -112,17 +112,18 @@ def _too_long(signum: int, frame: FrameType | None) -> None:
 
 def _child(job: Job, main: Any, seed: int, write_fd: int) -> None:
     """Run a seed and write its report. This process ends here."""
+    from barnabas.testing.simulation.compiled import compiled
     from barnabas.testing.simulation.running import Report, run_here
 
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, job.cpu_max_s)
     try:
         report = run_here(job.scenario, seed, main, job.options, skipped=job.skipped)
-        data = pickle.dumps(report)
+        data = pickle.dumps((report, compiled()))
     except BaseException as error:
         signal.setitimer(signal.ITIMER_PROF, 0)
         report = Report(seed=seed, broken=type(error).__name__, message=str(error), trace=traceback.format_exc())
-        data = pickle.dumps(report)
+        data = pickle.dumps((report, []))
     with os.fdopen(write_fd, "wb") as out:
         out.write(data)
 
@@ -135,6 +136,7 @@ class _Seeds:
         self._main = main
         self._out = out
         self._parent_fd = parent_fd
+        self._is_compiled = False
         #: Descriptor of the report -> seed, process id, bytes that have arrived, time of the start.
         self._running: dict[int, tuple[int, int, bytearray, float]] = {}
 
@@ -177,13 +179,17 @@ class _Seeds:
         return has_failed
 
     def _ended(self, fd: int) -> bool:
+        from barnabas.testing.simulation.compiled import compile_all
         from barnabas.testing.simulation.running import Report
 
         seed, child, arrived, _ = self._running.pop(fd)
         os.close(fd)
         _, status = os.waitpid(child, 0)
         if arrived:
-            report = pickle.loads(arrived)
+            report, messages = pickle.loads(arrived)
+            if not self._is_compiled:
+                self._is_compiled = True
+                compile_all(messages)
         else:
             report = Report(
                 seed=seed,

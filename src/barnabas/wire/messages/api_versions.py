@@ -8,11 +8,13 @@ from barnabas.wire.messages.base import ApiMessage, Message, array, wire
 class ApiVersionsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 18
     MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 4
+    MAX_VERSION: ClassVar[int] = 5
     FLEXIBLE_FROM: ClassVar[int] = 3
 
     client_software_name: str = wire("string", "3+")
     client_software_version: str = wire("string", "3+")
+    cluster_id: str | None = wire("string", "5+", default=None, nullable="5+")
+    node_id: int = wire("int32", "5+", default=-1)
 
 
 class ApiVersion(Message):
@@ -36,7 +38,7 @@ class FinalizedFeatureKey(Message):
 class ApiVersionsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 18
     MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 4
+    MAX_VERSION: ClassVar[int] = 5
     FLEXIBLE_FROM: ClassVar[int] = 3
 
     error_code: int = wire("int16", "0+")

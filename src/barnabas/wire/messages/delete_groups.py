@@ -8,7 +8,7 @@ from barnabas.wire.messages.base import ApiMessage, Message, array, wire
 class DeleteGroupsRequest(ApiMessage):
     API_KEY: ClassVar[int] = 42
     MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 2
+    MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
     groups_names: list[str] = array("string", "0+")
@@ -17,12 +17,13 @@ class DeleteGroupsRequest(ApiMessage):
 class DeletableGroupResult(Message):
     group_id: str = wire("string", "0+")
     error_code: int = wire("int16", "0+")
+    error_message: str | None = wire("string", "3+", default=None, nullable="3+")
 
 
 class DeleteGroupsResponse(ApiMessage):
     API_KEY: ClassVar[int] = 42
     MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 2
+    MAX_VERSION: ClassVar[int] = 3
     FLEXIBLE_FROM: ClassVar[int] = 2
 
     throttle_time_ms: int = wire("int32", "0+")

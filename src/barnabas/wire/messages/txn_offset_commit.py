@@ -13,14 +13,15 @@ class TxnOffsetCommitRequestPartition(Message):
 
 
 class TxnOffsetCommitRequestTopic(Message):
-    name: str = wire("string", "0+")
+    name: str = wire("string", "0-5")
+    topic_id: bytes = wire("uuid", "6+")
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition, "0+")
 
 
 class TxnOffsetCommitRequest(ApiMessage):
     API_KEY: ClassVar[int] = 28
     MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 5
+    MAX_VERSION: ClassVar[int] = 6
     FLEXIBLE_FROM: ClassVar[int] = 3
 
     transactional_id: str = wire("string", "0+")
@@ -39,14 +40,15 @@ class TxnOffsetCommitResponsePartition(Message):
 
 
 class TxnOffsetCommitResponseTopic(Message):
-    name: str = wire("string", "0+")
+    name: str = wire("string", "0-5")
+    topic_id: bytes = wire("uuid", "6+")
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition, "0+")
 
 
 class TxnOffsetCommitResponse(ApiMessage):
     API_KEY: ClassVar[int] = 28
     MIN_VERSION: ClassVar[int] = 0
-    MAX_VERSION: ClassVar[int] = 5
+    MAX_VERSION: ClassVar[int] = 6
     FLEXIBLE_FROM: ClassVar[int] = 3
 
     throttle_time_ms: int = wire("int32", "0+")

@@ -216,7 +216,7 @@ def _linux_alone(module: Path) -> list[str]:
     return found
 
 
-def test_what_only_linux_has_is_called_in_one_module() -> None:
+def test_system_calls_of_linux_alone_are_in_one_module() -> None:
     found = {
         str(module.relative_to(ROOT)): names
         for module in sorted(ROOT.rglob("*.py"))

@@ -54,7 +54,7 @@ async def test_a_topic_with_a_value_that_cannot_be_used_hides_no_other(tmp_path:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("key", ["producer_byte_rate", "request_percentage", "connection_creation_rate"])
-def test_a_quota_that_is_no_number_is_refused_for_its_entity(key: str, value: float) -> None:
+def test_a_quota_that_is_not_a_number_is_refused_for_its_entity(key: str, value: float) -> None:
     with pytest.raises(Refused) as refusal:
         quota_text(key, value)
     assert refusal.value.code is ErrorCode.INVALID_REQUEST

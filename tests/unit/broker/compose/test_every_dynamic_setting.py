@@ -79,6 +79,8 @@ OF_LOGS = {
 #: Settings that the code reads when it needs them, from the broker's current ones.
 READ_WHEN_NEEDED = {
     "barnabas.schema.registry.url": "http://127.0.0.1:1",
+    "errors.deadletterqueue.auto.create.topics.enable": "true",
+    "errors.deadletterqueue.topic.name.prefix": "dead.",
     "remote.fetch.max.wait.ms": "400",
     "remote.log.manager.copy.max.bytes.per.second": "5000000",
     # A token login between brokers, and the check of another broker's certificate.
@@ -387,6 +389,7 @@ async def test_the_stores_of_a_listener_are_replaced(tmp_path: Path, authority: 
 OF_TOPICS = {
     "leader.replication.throttled.replicas": "0:1",
     "follower.replication.throttled.replicas": "0:1",
+    "errors.deadletterqueue.group.enable": "true",
     "remote.storage.enable": "true",
     "remote.log.copy.disable": "true",
     "remote.log.delete.on.disable": "true",

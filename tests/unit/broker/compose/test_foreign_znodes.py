@@ -1,4 +1,4 @@
-"""Anybody may write to an open ZooKeeper. What no broker understands is logged and passed over: it never ends one."""
+"""Anyone can write to an open ZooKeeper. Brokers log and skip a znode that they do not understand; it ends none of them."""
 
 from pathlib import Path
 

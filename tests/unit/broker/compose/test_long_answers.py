@@ -1,4 +1,4 @@
-"""Small requests whose answers are long: others have their turn while one is made, and a thread encodes it."""
+"""Small requests with long answers: the loop serves other clients while an answer is built, and a thread encodes it."""
 
 import asyncio
 from collections.abc import Callable
@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 class Turns:
-    """How often the loop went round between the first and the last call of a function, and how often a thread encoded."""
+    """Counts the turns of the loop between the first and the last call of a function, and the answers that a thread encoded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
         self._now = 0
@@ -84,7 +84,7 @@ def story(tmp_path: Path, tell: Callable[[Broker], Any], turns: Turns | None = N
     run(whole())
 
 
-def test_topics_by_the_thousand_are_described_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_of_topics_are_described_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch, MetadataApi, "_topic")
 
     async def tell(broker: Broker) -> None:
@@ -97,7 +97,7 @@ def test_topics_by_the_thousand_are_described_in_turns(tmp_path: Path, monkeypat
     assert turns.count >= 2 and turns.encoded_by_thread == 1
 
 
-def test_partitions_by_the_thousand_are_described_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_of_partitions_are_described_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch, MetadataApi, "_topic_partitions")
 
     async def tell(broker: Broker) -> None:
@@ -110,7 +110,7 @@ def test_partitions_by_the_thousand_are_described_in_turns(tmp_path: Path, monke
     assert turns.count >= 2 and turns.encoded_by_thread == 1
 
 
-def test_topics_by_the_thousand_are_planned_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_of_topics_are_planned_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch, TopicAdmin, "_plan")
 
     async def tell(broker: Broker) -> None:
@@ -123,7 +123,7 @@ def test_topics_by_the_thousand_are_planned_in_turns(tmp_path: Path, monkeypatch
     assert turns.count >= 5 and turns.encoded_by_thread == 1
 
 
-def test_acls_and_users_by_the_thousand_are_made_and_described(tmp_path: Path) -> None:
+def test_thousands_of_acls_and_users_are_created_and_described(tmp_path: Path) -> None:
     async def tell(broker: Broker) -> None:
         made = await ask(broker, acls(COUNT), CreateAclsResponse, version=3)
         assert [each.error_code for each in made.results] == [0] * COUNT

@@ -216,6 +216,53 @@ async def test_offsets_are_committed_in_a_transaction_in_every_version(broker: F
     assert await fetched(broker) == 8
 
 
+async def test_offsets_are_committed_in_a_transaction_by_topic_ids(broker: FakeBroker) -> None:
+    def request(**fields: Any) -> TxnOffsetCommitRequest:
+        topics = [
+            TxnOffsetCommitRequestTopic(
+                topic_id=topic_id(name),
+                partitions=[TxnOffsetCommitRequestPartition(committed_offset=8, committed_metadata="")],
+            )
+            for name in ("orders", "gone")
+        ]
+        return TxnOffsetCommitRequest(transactional_id="tx", group_id="g", producer_id=9, topics=topics, **fields)
+
+    response = await broker.ask(request(), TxnOffsetCommitResponse, 6)
+    codes = {topic.topic_id: topic.partitions[0].error_code for topic in response.topics}
+    assert codes == {topic_id("orders"): ErrorCode.NONE, topic_id("gone"): ErrorCode.UNKNOWN_TOPIC_ID}
+    broker.coordinator.txn_completed(broker.coordinator.partition_for("g"), 9, 0, committed=True, offset=1)
+    fetched = await broker.ask(fetch_request(8), OffsetFetchResponse, 8)
+    assert fetched.groups[0].topics[0].partitions[0].committed_offset == 8
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.GROUP_ID_NOT_FOUND)]
+)
+async def test_newer_producers_get_group_id_not_found(broker: FakeBroker, version: int, expected: ErrorCode) -> None:
+    topic = TxnOffsetCommitRequestTopic(
+        name="orders",
+        topic_id=topic_id("orders"),
+        partitions=[TxnOffsetCommitRequestPartition(committed_metadata="")],
+    )
+    request = TxnOffsetCommitRequest(
+        transactional_id="tx", group_id="g", producer_id=9, generation_id=3, member_id="m", topics=[topic]
+    )
+    response = await broker.ask(request, TxnOffsetCommitResponse, version)
+    assert response.topics[0].partitions[0].error_code == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "message"), [(2, None), (3, "Group nope not found.")], ids=["without message", "with message"]
+)
+async def test_deletion_of_a_group_that_does_not_exist_says_so(
+    broker: FakeBroker, version: int, message: str | None
+) -> None:
+    response = await broker.ask(DeleteGroupsRequest(groups_names=["nope"]), DeleteGroupsResponse, version)
+    assert [(each.error_code, each.error_message) for each in response.results] == [
+        (ErrorCode.GROUP_ID_NOT_FOUND, message)
+    ]
+
+
 async def test_offsets_of_a_transaction_that_is_not_open_are_refused(broker: FakeBroker) -> None:
     broker.verification_error = ErrorCode.INVALID_TXN_STATE
     request = TxnOffsetCommitRequest(

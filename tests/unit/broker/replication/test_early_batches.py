@@ -248,7 +248,7 @@ def test_early_batches_are_quiet_once_elections_and_refusals_are_old(leader: Lea
     assert early.is_quiet
 
 
-def test_final_refusal_makes_no_batch_early(leader: Leader) -> None:
+def test_batch_after_a_final_refusal_does_not_count_as_early(leader: Leader) -> None:
     assert leader.produce(0, epoch=3) is OK
     assert leader.produce(1, epoch=2) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert leader.produce(2, epoch=3) is OUT_OF_ORDER

@@ -83,7 +83,7 @@ def test_token_is_ended_at_once_even_when_it_has_expired() -> None:
         known.expire(known.hmac_of("id"), BOB, period_ms=-1, now_ms=0)
 
 
-def test_without_a_key_there_are_no_tokens() -> None:
+def test_tokens_cannot_be_created_without_a_secret_key() -> None:
     known = tokens(None)
     with pytest.raises(Refused) as refused:
         known.create(token_id="id", owner=ALICE, requester=ALICE, renewers=(), lifetime_ms=1, now_ms=0)

@@ -108,7 +108,7 @@ def test_quota_of_nothing_waits_as_long_as_can_be_said() -> None:
     assert limited(("alice", ABSENT), 0).record(Quota.PRODUCE, "alice", "app", 1, now_ms=0) == THROTTLE_MS_MAX
 
 
-def test_nonsense_in_a_znode_is_no_limit() -> None:
+def test_invalid_znode_sets_no_limit() -> None:
     quota = made()
     quota.entity_changed(("alice", ABSENT), {PRODUCE: "plenty"})
     assert quota.record(Quota.PRODUCE, "alice", "app", 10**9, now_ms=0) == 0

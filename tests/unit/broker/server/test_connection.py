@@ -311,7 +311,7 @@ def test_bug_before_anything_is_written_ends_the_request_alone(
     assert caplog.text.count("Traceback") == 1, "a client that triggers a bug must not fill the disk"
 
 
-async def test_handler_that_needs_zookeeper_while_it_is_away_is_answered_and_is_no_bug() -> None:
+async def test_request_that_needs_zookeeper_while_it_is_away_is_answered_and_does_not_count_as_a_bug() -> None:
     async def fails(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         raise SessionExpired("the session has expired and there is no new one yet")
 
@@ -640,7 +640,7 @@ async def test_disconnect_in_the_middle_of_a_range_releases_it(tmp_path: Path) -
         await eventually(lambda: not server.server.connections)
 
 
-async def test_request_that_waited_is_no_garbage_in_circles() -> None:
+async def test_request_that_waited_leaves_no_reference_cycles() -> None:
     """Hundreds a second would have the heap searched once a second, and everybody wait for that."""
     waits: list[weakref.ref[object]] = []
 

@@ -103,7 +103,7 @@ def test_answer_is_encoded_once_until_something_changes() -> None:
     assert [each.leader_id for each in partitions_for(cache, 12)] == [1, 2]
 
 
-def test_broker_that_dies_is_no_leader_in_answers_that_were_kept() -> None:
+def test_dead_broker_is_not_leader_in_cached_answers() -> None:
     cache = cache_of(state(0, 1), brokers=(broker(1, "IN"), broker(2, "IN"), broker(3, "IN")))
     assert [(each.leader_id, each.offline_replicas) for each in partitions_for(cache, 12)] == [(1, [])]
     change(cache, brokers=(broker(2, "IN"),))

@@ -149,7 +149,7 @@ async def test_broken_invariant_in_a_callback_of_the_loop_stops_the_broker_and_a
     assert broker._stop.is_set() and broker._fatal is broken
 
 
-async def test_coordinator_that_fails_later_is_answered_all_the_same() -> None:
+async def test_request_whose_coordinator_fails_later_is_still_answered() -> None:
     """A call without an answer blocks its connection for ever."""
 
     answers: list[object] = []

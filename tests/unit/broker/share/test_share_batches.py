@@ -92,7 +92,7 @@ def test_batches_larger_than_a_step_are_skipped_over(tmp_path: Path, disk: ColdD
     assert [header.base_offset for _, header in iter_batches(part.read())] == [4]
 
 
-def test_bytes_that_are_no_batch_are_an_error(tmp_path: Path, disk: ColdDisk) -> None:
+def test_bytes_that_are_not_a_batch_are_an_error(tmp_path: Path, disk: ColdDisk) -> None:
     disk.loaded_to = 1_000
     with pytest.raises(Malformed):
         offsets(ReadBatches([part_of(tmp_path / "log", b"x" * 100, disk)]).headers())

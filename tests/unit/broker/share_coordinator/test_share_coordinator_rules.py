@@ -128,7 +128,7 @@ def test_summary_of_an_uninitialized_share_partition_is_empty(bench: Bench) -> N
     assert bench.run(bench.machine.read_summary(A0)) == (ErrorCode.NONE, None, None)
 
 
-def test_deleted_state_is_gone_and_deleting_again_is_no_error(bench: Bench) -> None:
+def test_deleted_state_is_gone_and_can_be_deleted_again(bench: Bench) -> None:
     bench.initialize()
     bench.run(bench.machine.delete(A0))
     assert not bench.machine.states

@@ -239,7 +239,7 @@ async def test_other_errors_are_raised_at_once(world: World, error: ErrorCode) -
     assert len(world.sent) == 1
 
 
-async def test_lost_connection_is_no_error(world: World) -> None:
+async def test_lost_connection_is_not_an_error(world: World) -> None:
     world.failures = [ConnectionLost("broker 1 is gone")]
     await world.write()
     assert len(world.sent) == 2

@@ -494,7 +494,7 @@ def test_a_new_coordinator_watches_the_open_transactions() -> None:
     assert EXPIRY in bench.timers
 
 
-def test_a_transaction_begun_by_a_clock_that_was_ahead_times_out_all_the_same() -> None:
+def test_a_transaction_begun_by_a_clock_that_was_ahead_still_times_out() -> None:
     bench = Bench()
     client = ready(bench)
     bench.now_ms += 3_600_000

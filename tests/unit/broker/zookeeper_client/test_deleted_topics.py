@@ -81,7 +81,7 @@ async def test_topic_that_was_made_again_meanwhile_stays(zk: ZooKeeperSession) -
     assert cluster.cache.topic_id("gone") == new
 
 
-async def test_session_that_ends_meanwhile_is_no_reason_to_forget_or_to_end(zk: ZooKeeperSession) -> None:
+async def test_session_that_ends_meanwhile_forgets_nothing_and_ends_nothing(zk: ZooKeeperSession) -> None:
     await topics_in(zk, "orders")
     cluster = Hearing(zk)
     await zk.stop()

@@ -76,7 +76,7 @@ async def test_two_leaders_that_write_at_once_leave_the_later_ones_word() -> Non
             await one.delete(paths.link_partition("east", ORDERS))
 
 
-async def test_what_cannot_be_read_is_written_over(zk: ZooKeeperSession) -> None:
+async def test_unreadable_znode_is_overwritten(zk: ZooKeeperSession) -> None:
     store = await store_with_topics(zk)
     await zk.create(paths.link_partition("east", ORDERS), b"{", make_path=True)
     assert await store.write_partitions("east", {ORDERS: noted(1, 1)}) == set()
@@ -125,7 +125,7 @@ async def test_repeated_write_of_a_dead_broker_sends_its_notification(zk: ZooKee
     assert await take_changes(zk) == []
 
 
-async def test_what_a_link_added_to_acls_is_remembered_and_goes_with_the_link(zk: ZooKeeperSession) -> None:
+async def test_acl_entries_that_a_link_added_are_recorded_and_deleted_with_the_link(zk: ZooKeeperSession) -> None:
     store = await store_with_topics(zk)
     assert await store.added_acls("east") == {}
     entries = frozenset(

@@ -62,7 +62,7 @@ def test_nothing_outgrows_the_memory(expression: str, monkeypatch: pytest.Monkey
     assert memory_mb() - before < 200
 
 
-def test_an_expression_has_so_much_time_for_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_an_expression_for_a_record_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expressions, "SECONDS_MAX", 0.05)
     monkeypatch.setattr(expressions, "WORK_MAX", 10**12)
     evaluate = compiled("value.all(a, value.all(b, value == value))")

@@ -231,7 +231,7 @@ def _values(value: Any) -> int:
 
 @settings(max_examples=300, deadline=None)
 @given(_SCHEMAS, st.binary(max_size=60) | st.lists(st.integers(-3, 9).map(number), max_size=40).map(b"".join))
-def test_what_passes_is_as_small_as_it_was_proven_to_be(schema: Any, data: bytes) -> None:
+def test_value_that_passes_is_as_small_as_proven(schema: Any, data: bytes) -> None:
     written_as = parsed(schema)
     try:
         value = avro.read(data, written_as)
@@ -242,7 +242,7 @@ def test_what_passes_is_as_small_as_it_was_proven_to_be(schema: Any, data: bytes
 
 @settings(max_examples=200, deadline=None)
 @given(_SCHEMAS, st.data())
-def test_what_fastavro_wrote_is_read(schema: Any, data: Any) -> None:
+def test_every_value_that_fastavro_wrote_is_read(schema: Any, data: Any) -> None:
     """The walk must not refuse a value that a writer made: it counts bytes as fastavro does."""
     written_as = parsed(schema)
     value = data.draw(_value(schema))

@@ -85,7 +85,7 @@ def test_token_that_no_key_of_the_set_could_have_signed_is_refused(key: SigningK
         '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}', "[" * 5000,
     ],
 )  # fmt: skip
-def test_document_without_usable_keys_is_no_key_set(document: str) -> None:
+def test_document_without_usable_keys_is_not_a_key_set(document: str) -> None:
     with pytest.raises(ConfigError):
         KeySet(document)
 
@@ -98,7 +98,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         return
 
 
-def test_token_of_endless_length_or_depth_is_refused() -> None:
+def test_token_that_is_too_long_or_too_deep_is_refused() -> None:
     for text in ("x" * 100_000, f"{b64(b'[' * 40_000)}.{b64(b'{}')}."):
         with pytest.raises(InvalidToken):
             parse_jwt(text)
@@ -143,7 +143,7 @@ def test_claims_of_a_good_token() -> None:
         ({"sub": 7}, "sub"),
     ],
 )
-def test_claim_that_does_not_do_is_named(changes: dict[str, Any], words: str) -> None:
+def test_invalid_claim_is_named_in_the_error(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidToken, match=words):
         RULES.check(claims(**changes), now_ms=NOW_MS)
 
@@ -301,7 +301,7 @@ def test_unsecured_token_of_a_client() -> None:
         (settings("file:///t", extension_a="\x01"), "extension"),
     ],
 )
-def test_settings_from_which_no_token_can_come(given: dict[str, str], words: str) -> None:
+def test_settings_without_a_source_of_tokens_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         token_source(given)
 
@@ -339,7 +339,7 @@ def verified(source: Any, key: SigningKey) -> bool:
     return True
 
 
-def test_file_that_is_no_key_set_is_refused_at_once(tmp_path: Path) -> None:
+def test_file_that_is_not_a_key_set_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("{}")
     sets = KeySets(lambda: 0.0)
     for url in ((tmp_path / "keys").as_uri(), (tmp_path / "missing").as_uri(), "gopher://x"):
@@ -347,7 +347,7 @@ def test_file_that_is_no_key_set_is_refused_at_once(tmp_path: Path) -> None:
             sets.of(KeySetSettings(url, 1, 1, 1))
 
 
-async def test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop() -> None:
+async def test_token_without_a_known_expiry_is_fetched_once_per_login_and_never_on_the_loop() -> None:
     """A slow provider of opaque tokens must not block a whole broker whose links log in with them."""
     fetched_by: list[threading.Thread] = []
 

@@ -139,7 +139,7 @@ def test_control_batch_that_compaction_emptied_has_no_marker():
     [(None, b"\0" * 6), (b"\0\0", b"\0" * 6), (b"\xff\xff\0\1", b"\0" * 6), (b"\0\0\0\1", None), (b"\0\0\0\1", b"\0"),
      (b"\0\0\0\1", b"\xff\xff\0\0\0\0"), (b"\0\0\0\2", b"\0" * 6), (b"\0\0\0\x63", b"\0" * 6)],
 )  # fmt: skip
-def test_record_that_is_no_transaction_marker_is_malformed(key, value):
+def test_record_that_is_not_a_transaction_marker_is_malformed(key, value):
     with pytest.raises(Malformed):
         rc.parse_end_txn_marker(rc.Record(0, 0, key, value))
 
@@ -303,7 +303,7 @@ def test_decompression_bomb_is_refused_before_it_takes_memory(codec, beginning, 
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_records_that_are_large_when_decompressed_are_read_all_the_same(codec):
+def test_records_that_are_large_when_decompressed_are_still_read(codec):
     builder = rc.BatchBuilder(codec=codec)
     values = [bytes([number]) * 3_000_000 for number in range(7)]
     for value in values:

@@ -24,6 +24,8 @@ _CONDITIONS: Final = {
     "SyncGroup": "the assignment of the group's leader",
     "Produce": "the verification of a transaction, or the disk",
     "EndTxn": "the record of the decision",
+    "ShareAcknowledge": "the share coordinator",
+    "ShareFetch": "records from the disk, or the share coordinator",
     "InitProducerId": "a transaction to end, or producer ids",
     "CreateTopics": "leaders of the new partitions",
     "DeleteTopics": "the controller",

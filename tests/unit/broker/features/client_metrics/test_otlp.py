@@ -38,7 +38,7 @@ def test_whole_numbers_and_labels_of_other_types_are_read() -> None:
     assert read(metrics_data(metric)).series == [Series("m", (("b", "true"), ("d", "0.5"), ("i", "-7")), -5.0, False)]
 
 
-def test_values_that_are_no_numbers_and_histograms_are_skipped() -> None:
+def test_values_that_are_not_numbers_and_histograms_are_skipped() -> None:
     histogram = Metric(name="h", histogram=Histogram(data_points=[HistogramDataPoint(count=1)]))
     pushed = read(metrics_data(gauge("m", point(math.nan), point(math.inf)), histogram))
     assert (pushed.series, pushed.left_out) == ([], 0)

@@ -103,7 +103,7 @@ async def test_setting_of_a_mirror_is_not_for_clients(broker: Broker) -> None:
     assert made.topics[0].error_code == ErrorCode.INVALID_CONFIG
 
 
-async def test_settings_of_a_topic_that_is_no_mirror_can_be_written_back_as_they_were_read(broker: Broker) -> None:
+async def test_settings_of_an_ordinary_topic_can_be_written_back_as_they_were_read(broker: Broker) -> None:
     """As confluent-kafka-go's test does: AlterConfigs replaces all settings, so a client reads them first."""
 
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)

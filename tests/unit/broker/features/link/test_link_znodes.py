@@ -29,7 +29,7 @@ PARTITION = MirrorPartition(
 )
 
 
-def test_what_is_written_is_read() -> None:
+def test_decoded_znode_equals_the_encoded_one() -> None:
     assert LinkSpec.decode("/p", SPEC.encode()) == SPEC
     assert MirrorTopic.decode("/p", TOPIC.encode()) == TOPIC
     assert MirrorPartition.decode("/p", PARTITION.encode()) == PARTITION
@@ -54,7 +54,9 @@ def test_what_is_written_is_read() -> None:
         (LinkChange, LinkChange("l"), {"link": "../secret"}),
     ],
 )
-def test_what_is_not_one_is_refused_by_its_path(kind: type, written: LinkSpec, changes: dict[str, object]) -> None:
+def test_invalid_znode_is_refused_and_the_error_names_its_path(
+    kind: type, written: LinkSpec, changes: dict[str, object]
+) -> None:
     data = json.dumps({**json.loads(written.encode()), **changes}).encode()
     with pytest.raises(Malformed, match="/where"):
         kind.decode("/where", data)  # type: ignore[attr-defined]

@@ -94,7 +94,9 @@ async def test_epoch_that_was_noted_by_a_leader_that_died_before_its_records_cam
     assert mirror.new_replica(ahead).latest_epoch == 2
 
 
-async def test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut(tmp_path: Path) -> None:
+async def test_epoch_recorded_after_a_truncation_does_not_apply_to_replicas_that_have_not_truncated(
+    tmp_path: Path,
+) -> None:
     """The source lost records. The leader here truncated them, recorded the next epoch, and failed before its follower learned
     of the truncation. The follower would mistake the lost records for their replacements."""
 
@@ -117,7 +119,7 @@ async def test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_n
     assert first.new_replica(noted).latest_epoch == 3, "a log with records of that leader has its recorded epochs"
 
 
-async def test_what_was_noted_and_never_came_is_corrected(tmp_path: Path) -> None:
+async def test_recorded_epochs_that_never_came_are_corrected(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path)
     mirror.receive(batch(0, 2))
     ahead = MirrorPartition(epochs=((LeaderEpoch(2), Offset(0)), (LeaderEpoch(3), Offset(1))))

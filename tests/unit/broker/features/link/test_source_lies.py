@@ -11,7 +11,7 @@ from tests.unit.broker.features.link.test_source_recreated import FOUND, source_
 OTHER = TopicPartition("other", 0)
 
 
-async def test_what_cannot_be_is_taken_out_of_the_answer_and_said(tmp_path: Path) -> None:
+async def test_implausible_partitions_are_removed_from_the_answer_and_logged(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
         folder.mkdir()

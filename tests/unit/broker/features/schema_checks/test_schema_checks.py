@@ -204,7 +204,7 @@ async def test_known_id_is_looked_up_again_after_an_hour_and_goes_when_it_is_del
     ],
     ids=["sign-in", "page", "trouble", "no json", "deep", "no list", "no names"],
 )
-async def test_answers_that_say_nothing_about_a_schema_are_no_refusal(registry: FakeRegistry, answer: Any) -> None:
+async def test_answers_without_a_statement_about_a_schema_do_not_refuse_it(registry: FakeRegistry, answer: Any) -> None:
     registry.answers["/schemas/ids/7/subjects"] = answer
 
     with pytest.raises(Unreachable):

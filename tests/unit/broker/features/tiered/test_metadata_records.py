@@ -33,7 +33,7 @@ def test_events_have_the_bytes_the_partition_and_the_text_that_kafka_gives_them(
     assert metadata_partition(partition_of_event(event), 50) == int(partition)
 
 
-def test_what_kafka_wrote_is_read_field_by_field() -> None:
+def test_event_that_kafka_wrote_is_read_field_by_field() -> None:
     event = decode_event(bytes.fromhex(LINES[1][1]))
     assert isinstance(event, RemoteSegment)
     assert event.id == (parse_uuid("8fvGHbP_QHWc0ULVvGVn3A"), "orders", 0, parse_uuid("kFUh0UqfTXKEhhB5mXzdZw"))

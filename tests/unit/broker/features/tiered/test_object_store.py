@@ -17,7 +17,7 @@ def store(tmp_path: Path) -> Store:
     return open_store(f"file://{tmp_path}/tier")
 
 
-async def test_what_was_put_is_read_in_ranges(store: Store) -> None:
+async def test_stored_object_is_read_in_ranges(store: Store) -> None:
     await store.put("a-1/0/one.log", b"0123456789")
     assert await store.get_range("a-1/0/one.log", 2, 5) == b"234"
     assert await store.get_range("a-1/0/one.log", 0, 10) == b"0123456789"
@@ -67,7 +67,7 @@ async def test_a_file_goes_to_a_directory_without_passing_through_this_process(
 
 
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS])
-async def test_a_file_that_the_kernel_does_not_copy_is_put_all_the_same(
+async def test_a_file_that_the_kernel_does_not_copy_is_still_stored(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def copy_file_range(*given: object) -> int:
@@ -93,7 +93,7 @@ async def test_a_full_disk_is_a_fault_and_leaves_nothing(
     assert list((tmp_path / "tier" / "a").iterdir()) == []
 
 
-async def test_what_a_copy_left_that_was_killed_is_no_object(
+async def test_files_of_a_killed_copy_are_not_objects(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "rename", lambda staged, target: None)
@@ -110,7 +110,7 @@ async def test_a_file_that_is_gone_is_a_fault(store: Store, tmp_path: Path) -> N
         await store.put("a/one.log", FilePart(str(tmp_path / "gone"), 6))
 
 
-async def test_what_is_deleted_is_gone_and_may_be_deleted_again(store: Store) -> None:
+async def test_deleted_objects_are_gone_and_can_be_deleted_again(store: Store) -> None:
     await store.put("a/one.log", b"1")
     await store.put("ab/two.log", b"2")
     assert await store.list("a/") == [("a/one.log", 1)]
@@ -120,7 +120,7 @@ async def test_what_is_deleted_is_gone_and_may_be_deleted_again(store: Store) ->
     assert await store.list("ab/") == [("ab/two.log", 1)]
 
 
-def test_urls_that_are_no_store_are_refused() -> None:
+def test_urls_that_are_not_stores_are_refused() -> None:
     with pytest.raises(ConfigError, match="ftp://x"):
         open_store("ftp://x")
     with pytest.raises(ConfigError, match="has no settings"):

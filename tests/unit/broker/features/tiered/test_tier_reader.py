@@ -497,7 +497,7 @@ async def test_an_abort_that_leaves_the_disk_while_the_store_is_asked_is_found(t
     assert [(txn.producer_id, txn.first_offset) for txn in found] == [(1, first)]
 
 
-async def test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted(tmp_path: Path) -> None:
+async def test_transactions_that_an_overruled_leader_aborted_do_not_hide_those_of_the_log(tmp_path: Path) -> None:
     """After an unclean election: the old leader had committed what is aborted in the log, and aborted something else."""
     tier = Tier(tmp_path)
     await tier.copies.prepare()

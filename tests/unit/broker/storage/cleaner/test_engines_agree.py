@@ -77,7 +77,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(rounds, min_size=2, max_size=6))
-def test_any_log_comes_to_the_same_bytes(
+def test_both_engines_compact_any_log_to_the_same_bytes(
     script: list[tuple[list[tuple[object, ...]], tuple[object, ...], tuple[object, ...]]],
 ) -> None:
     seen = []

@@ -42,7 +42,7 @@ def test_empty_cache_knows_no_end():
     assert LeaderEpochCache().end_offset_for(3, 10) == UNDEFINED_END
 
 
-def test_assigning_the_current_epoch_again_is_no_news():
+def test_assigning_the_current_epoch_again_changes_nothing():
     store = Store()
     cache = LeaderEpochCache(store=store)
     assert cache.assign(1, 10)

@@ -80,6 +80,6 @@ def test_unique_part_can_be_given():
 @pytest.mark.parametrize(
     "name", ["", "nodash", "-0", "topic-", "topic-x", "topic-1.5", "t-1-delete", "t-0-stray", "x-99999999999", "t-٣"]
 )
-def test_directories_that_are_no_partition_are_refused(name: str):
+def test_directories_that_are_not_partitions_are_refused(name: str):
     with pytest.raises(Malformed, match="is not in the form of topic-partition"):
         names.parse_partition_dir(name)

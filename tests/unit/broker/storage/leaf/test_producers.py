@@ -108,7 +108,7 @@ def test_one_of_the_last_five_batches_again_gets_its_offsets_again(log: Log):
         log.produce(2, 2)
 
 
-def test_batch_that_only_overlaps_an_old_one_is_no_duplicate(log: Log):
+def test_batch_that_only_overlaps_an_old_one_is_not_a_duplicate(log: Log):
     log.produce(0, 5)
     with refused_with(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
         log.produce(0, 4)

@@ -111,7 +111,7 @@ def test_one_slot_is_kept_for_the_roll(index: TimeIndex):
     assert index.last_entry == TimestampOffset(10, 110)
 
 
-def test_same_entry_again_is_no_news_even_when_full(index: TimeIndex):
+def test_same_entry_again_changes_nothing_even_when_full(index: TimeIndex):
     for number in range(4):
         index.maybe_append(number, 100 + number)
     assert not index.maybe_append(3, 103)

@@ -127,7 +127,7 @@ def test_a_torn_second_batch_is_cut_off(partition: Partition) -> None:
         "larger than a segment",
     ],
 )
-def test_bytes_that_are_no_single_batch_are_refused(partition: Partition, data: bytearray, code: ErrorCode) -> None:
+def test_bytes_that_are_not_one_batch_are_refused(partition: Partition, data: bytearray, code: ErrorCode) -> None:
     assert refusal(partition, data).code is code
 
 

@@ -56,7 +56,7 @@ def test_a_torn_tail_is_cut_and_the_rest_stands(partition: Partition, caplog: py
     assert partition.append(b"next") == 58
 
 
-def test_offsets_that_compaction_left_out_where_a_follower_began_a_segment_are_no_lost_tail(
+def test_offsets_removed_by_compaction_at_a_followers_segment_start_are_not_a_lost_tail(
     partition: Partition,
 ) -> None:
     """The topic was compacted once, and is no longer. The leader's records have holes, and one is where this replica rolls."""

@@ -140,7 +140,7 @@ def test_a_failed_shutdown_of_one_directory_leaves_the_other_clean(tmp_path: Pat
     again.manager.shutdown()
 
 
-def test_want_of_descriptors_is_no_fault_of_the_disk_and_the_next_append_goes_on(tmp_path: Path) -> None:
+def test_lack_of_descriptors_is_not_a_disk_fault_and_the_next_append_succeeds(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "a")
     log = broker.manager.get_or_create(tp("t"), topic_id=None)
     append(log, b"first", b"x" * 1500)

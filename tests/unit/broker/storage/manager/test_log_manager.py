@@ -214,7 +214,7 @@ def test_checkpoints_that_cannot_be_read_cost_a_recovery_and_no_records(tmp_path
     again.manager.shutdown()
 
 
-def test_directory_that_is_no_partition_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_that_is_not_a_partition_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("lost+found", "notes", "__cluster_metadata-0", "t-0.0123456789abcdef-stray"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").write_text("x")
@@ -355,7 +355,9 @@ def test_broker_without_tiering_does_not_start_with_a_tiered_topic(tmp_path: Pat
         Broker(tmp_path, config_of=lambda topic: config)
 
 
-def test_directory_with_copies_from_the_tier_is_no_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_with_copies_from_the_tier_is_not_a_partition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / names.REMOTE_CACHE_DIR / "x").mkdir(parents=True)
     Broker(tmp_path).manager.shutdown()
     assert names.REMOTE_CACHE_DIR not in caplog.text
