@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.base.errors import BarnabasError, ErrorCode
 from barnabas.base.ids import TopicPartition
@@ -39,6 +39,7 @@ from barnabas.spark.decision import (
 )
 from barnabas.spark.sink_connection import SinkConnection
 from barnabas.spark.sink_options import REWRITE, SKIP, SinkOptions
+from barnabas.spark.unended import Unended
 
 log = logging.getLogger(__name__)
 
@@ -400,10 +401,10 @@ class Driver:
             self._give_up(query, decided, unended, where, driver, identity)
         self._record_ended(query, decided, where)
 
-    def _end(self, decided: Decision) -> "_Left":
+    def _end(self, decided: Decision) -> "Unended":
         """End the transactions; return those that cannot be ended any more."""
         participants = list(decided.participants.items())
-        unended = _Left([], [])
+        unended = Unended([], [])
         half = (len(participants) + 1) // 2
         for part in (dict(participants[:half]), dict(participants[half:])):
             identities = {name: each.identity for name, each in part.items()}
@@ -443,7 +444,7 @@ class Driver:
         self,
         query: str,
         decided: Decision,
-        unended: "_Left",
+        unended: "Unended",
         where: TopicPartition,
         driver: str,
         identity: ProducerIdentity,
@@ -564,34 +565,6 @@ class Driver:
             self._record_ended(query, unfinished, where)
         old = decision.forgotten(known.states, now_ms=self._now_ms(), retention_ms=self._options.decision_retention_ms)
         self._record(where, [(key, None) for key in old if key.query != own])
-
-
-class _Left(NamedTuple):
-    """Transactions of a decided batch that cannot be ended any more."""
-
-    #: Aborted by a broker: they timed out while no driver ran. Their rows are missing.
-    lost: list[str]
-    #: Their coordinator has forgotten them (`transactional.id.expiration.ms`): they were ended long ago, by a driver that
-    #: could not record it any more, or by a time-out. It cannot be found out which of the two.
-    forgotten: list[str]
-
-    def __bool__(self) -> bool:
-        return bool(self.lost or self.forgotten)
-
-    def described(self, total: int) -> str:
-        said = []
-        if self.lost:
-            said.append(
-                f"{len(self.lost)} of its {total} transactions were aborted by the brokers before they could be ended (they "
-                f"timed out while no driver ran), and their rows are missing: {', '.join(sorted(self.lost)[:5])}"
-            )
-        if self.forgotten:
-            said.append(
-                f"{len(self.forgotten)} of its {total} transactions are forgotten by the brokers "
-                "(transactional.id.expiration.ms), so it cannot be found out whether their rows are there: "
-                f"{', '.join(sorted(self.forgotten)[:5])}"
-            )
-        return ". ".join(said)
 
 
 def _is_kept(answer: Initialised | BrokerRefused, producer: ProducerIdentity) -> bool:
