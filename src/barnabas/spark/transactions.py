@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.base.errors import BarnabasError, ErrorCode
 from barnabas.base.ids import TopicPartition
@@ -39,6 +39,7 @@ from barnabas.spark.decision import (
 )
 from barnabas.spark.sink_connection import SinkConnection
 from barnabas.spark.sink_options import REWRITE, SKIP, SinkOptions
+from barnabas.spark.unended import Unended
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,13 @@ def _refused(batch: BatchOf, known: Decision, reason: str) -> NotTheSameBatch:
     return NotTheSameBatch(batch_identity.refusal(before, batch.identity, remedy=remedy, reason=reason))
 
 
+def _fenced(batch: BatchOf, refused: BrokerRefused) -> DriverReplaced:
+    return DriverReplaced(
+        f"{batch} was not committed: another driver of the same query has taken over ({refused}). "
+        "The transactions of this one are aborted; stop it, and let the newer one go on"
+    )
+
+
 def query_prefix(prefix: str, query: str) -> str:
     return f"{prefix}/{query}/"
 
@@ -198,7 +206,7 @@ class Driver:
                 self._abort({name: producer for name, producer in written.items() if name not in named})
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
-                self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *named})
+                self._sweep_others(batch, driver, identity, keep={driver, *named})
                 self._note_repeated(batch, rows, caveat)
             case Undecided() as verdict:
                 self._commit_undecided(batch, written, verdict, where, driver, identity, skipped=skipped, rows=rows)
@@ -245,7 +253,7 @@ class Driver:
         if verdict.unfinished is not None:
             self._finish(batch.query, verdict.unfinished, where, driver, identity)
         if verdict.is_takeover:
-            self._sweep(query_prefix(self._options.transactional_id_prefix, batch.query), keep={driver, *written})
+            identity = self._sweep_others(batch, driver, identity, keep={driver, *written})
         if verdict.is_skipped:
             self._abort(written)
             written = {}
@@ -328,10 +336,7 @@ class Driver:
         except BrokerRefused as refused:
             if refused.code not in _FENCED:
                 raise
-            raise DriverReplaced(
-                f"{batch} was not committed: another driver of the same query has taken over ({refused}). "
-                "The transactions of this one are aborted; stop it, and let the newer one go on"
-            ) from refused
+            raise _fenced(batch, refused) from refused
         self._at(DECIDED)
         return decided, identity
 
@@ -396,10 +401,10 @@ class Driver:
             self._give_up(query, decided, unended, where, driver, identity)
         self._record_ended(query, decided, where)
 
-    def _end(self, decided: Decision) -> "_Left":
+    def _end(self, decided: Decision) -> "Unended":
         """End the transactions; return those that cannot be ended any more."""
         participants = list(decided.participants.items())
-        unended = _Left([], [])
+        unended = Unended([], [])
         half = (len(participants) + 1) // 2
         for part in (dict(participants[:half]), dict(participants[half:])):
             identities = {name: each.identity for name, each in part.items()}
@@ -439,7 +444,7 @@ class Driver:
         self,
         query: str,
         decided: Decision,
-        unended: "_Left",
+        unended: "Unended",
         where: TopicPartition,
         driver: str,
         identity: ProducerIdentity,
@@ -501,9 +506,31 @@ class Driver:
 
     # -- transactions of other starts -------------------------------------------------------------------------------------
 
-    def _sweep(self, prefix: str, *, keep: set[str]) -> None:
+    def _sweep_others(
+        self, batch: BatchOf, driver: str, identity: ProducerIdentity, *, keep: set[str]
+    ) -> ProducerIdentity:
+        """Abort open transactions of the query that no decision names; return the driver's identity after that.
+
+        A driver that was paused since it read the decisions must not abort transactions that a newer driver has decided. So
+        once it has listed them, it makes sure that no other driver has taken over.
+        """
+        unnamed = self._unnamed(query_prefix(self._options.transactional_id_prefix, batch.query), keep)
+        if not unnamed:
+            return identity
+        try:
+            identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms, expected=identity)
+        except BrokerRefused as refused:
+            if refused.code not in _FENCED:
+                raise
+            raise _fenced(batch, refused) from refused
+        self._abort_unnamed(unnamed)
+        return identity
+
+    def _unnamed(self, prefix: str, keep: set[str]) -> list[str]:
+        return [name for name in self._transactions.ongoing(prefix) if name not in keep]
+
+    def _abort_unnamed(self, unnamed: list[str]) -> None:
         """Abort open transactions that no decision names: of attempts that lost, of tasks and drivers that died."""
-        unnamed = [name for name in self._transactions.ongoing(prefix) if name not in keep]
         if unnamed:
             log.info("aborting %d transactions that no decision names, such as %s", len(unnamed), unnamed[0])
             self._abort_by_name(unnamed)
@@ -512,7 +539,7 @@ class Driver:
         """Abort attempts that lost, after each batch. A failure is no reason to fail a batch that readers see: the next batch
         tries again."""
         try:
-            self._sweep(prefix, keep=set())
+            self._abort_unnamed(self._unnamed(prefix, set()))
         except ClientError as error:
             log.warning(
                 "attempts that lost may hold readers back until they time out or the next batch ends: %s", error
@@ -538,34 +565,6 @@ class Driver:
             self._record_ended(query, unfinished, where)
         old = decision.forgotten(known.states, now_ms=self._now_ms(), retention_ms=self._options.decision_retention_ms)
         self._record(where, [(key, None) for key in old if key.query != own])
-
-
-class _Left(NamedTuple):
-    """Transactions of a decided batch that cannot be ended any more."""
-
-    #: Aborted by a broker: they timed out while no driver ran. Their rows are missing.
-    lost: list[str]
-    #: Their coordinator has forgotten them (`transactional.id.expiration.ms`): they were ended long ago, by a driver that
-    #: could not record it any more, or by a time-out. It cannot be found out which of the two.
-    forgotten: list[str]
-
-    def __bool__(self) -> bool:
-        return bool(self.lost or self.forgotten)
-
-    def described(self, total: int) -> str:
-        said = []
-        if self.lost:
-            said.append(
-                f"{len(self.lost)} of its {total} transactions were aborted by the brokers before they could be ended (they "
-                f"timed out while no driver ran), and their rows are missing: {', '.join(sorted(self.lost)[:5])}"
-            )
-        if self.forgotten:
-            said.append(
-                f"{len(self.forgotten)} of its {total} transactions are forgotten by the brokers "
-                "(transactional.id.expiration.ms), so it cannot be found out whether their rows are there: "
-                f"{', '.join(sorted(self.forgotten)[:5])}"
-            )
-        return ". ".join(said)
 
 
 def _is_kept(answer: Initialised | BrokerRefused, producer: ProducerIdentity) -> bool:

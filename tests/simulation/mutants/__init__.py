@@ -4,6 +4,7 @@ from tests.simulation.mutants import (
     controller,
     groups,
     links,
+    registry,
     replication,
     server,
     services,
@@ -30,6 +31,7 @@ _ALL = [
     *tier.MUTANTS,
     *server.MUTANTS,
     *sinks.MUTANTS,
+    *registry.MUTANTS,
     *services.MUTANTS,
 ]
 

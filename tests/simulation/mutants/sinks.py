@@ -101,14 +101,14 @@ MUTANTS = [
     Mutant(
         "transactions of earlier starts that no decision names stay open",
         "spark/transactions.py",
-        "        if verdict.is_takeover:\n            self._sweep(query_prefix(self._options.transactional_id_prefix, batch.query), keep={driver, *written})\n",
-        "",
+        "            identity = self._sweep_others(batch, driver, identity, keep={driver, *written})\n",
+        "            pass\n",
         world="spark",
     ),
     Mutant(
         "attempts that lost stay open",
         "spark/transactions.py",
-        "            self._sweep(prefix, keep=set())\n        except ClientError",
+        "            self._abort_unnamed(self._unnamed(prefix, set()))\n        except ClientError",
         "            pass\n        except ClientError",
         world="spark",
         test="unit/spark/test_spark_sink_protocol.py::test_rows_of_attempts_that_lost_are_never_seen",
@@ -165,5 +165,15 @@ MUTANTS = [
         finding="P1",
         world="spark",
         profile="rewound by hand",
+    ),
+    Mutant(
+        "a driver that was paused aborts what a newer one has decided",
+        "spark/transactions.py",
+        "            identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms, expected=identity)\n"
+        "        except BrokerRefused as refused:\n            if refused.code not in _FENCED:\n",
+        "            pass\n        except BrokerRefused as refused:\n            if refused.code not in _FENCED:\n",
+        finding="spark seed 4",
+        world="spark",
+        test="unit/spark/test_spark_sink_protocol.py::test_driver_that_was_paused_aborts_nothing_that_a_newer_one_has_decided",
     ),
 ]

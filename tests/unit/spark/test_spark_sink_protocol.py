@@ -116,6 +116,31 @@ def test_a_batch_that_was_decided_and_ended_is_not_written_again(query: Query) -
     assert query.seen() == all_of(0)
 
 
+def test_driver_that_was_paused_aborts_nothing_that_a_newer_one_has_decided(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulation's seed 4: the old driver goes on between its look at the decisions and its look at open transactions."""
+    query.start().do(0)
+    late = query.start()
+    messages = late.write_all(1)
+    ongoing = BlockingTransactions.ongoing
+
+    def after_a_pause(transactions: BlockingTransactions, prefix: str) -> list[str]:
+        monkeypatch.setattr(BlockingTransactions, "ongoing", ongoing)
+        with pytest.raises(Died):
+            query.start().do(1, dies_at=DECIDED)
+        return ongoing(transactions, prefix)
+
+    writer = late.writer()
+    monkeypatch.setattr(BlockingTransactions, "ongoing", after_a_pause)
+    with pytest.raises(DriverReplaced):
+        writer.commit(messages, 1)
+    query.start().do(1)
+    query.start().do(2)
+    assert query.seen() == all_of(0, 1, 2)
+    assert query.open_transactions() == []
+
+
 def test_rows_of_attempts_that_lost_are_never_seen(query: Query) -> None:
     """A speculative attempt and a task that died after writing: Spark tells the driver of one attempt of each task."""
     run = query.start()
