@@ -248,12 +248,21 @@ MUTANTS = [
         "broker/replication",
         "return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark",
         "return log.log_end_offset",
+        also=(
+            (
+                "broker/replication",
+                "        elif params.isolation_level == READ_COMMITTED:\n            bound = result.last_stable_offset\n"
+                "        elif fetch_offset == bound and not log.is_closed:\n",
+                "        else:\n            bound = log.log_end_offset\n        if fetch_offset == bound and not log.is_closed:\n",
+            ),
+        ),
     ),
     Mutant(
         "read_committed reads past open transactions",
         "broker/replication",
         "return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark",
         "return log.high_watermark",
+        also=(("broker/replication", "            bound = result.last_stable_offset\n", "            pass\n"),),
         profile="broker/transactions",
     ),
     Mutant(

@@ -196,6 +196,8 @@ MUTANTS = [
         "        end = state.log_end_offset\n",
         finding="R7",
         profile="administrator",
+        test="unit/broker/storage/manager/test_moves.py"
+        "::test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted",
     ),
     Mutant(
         "a sequence of an ended transaction is confirmed as a duplicate",
