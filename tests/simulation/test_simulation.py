@@ -51,8 +51,8 @@ def test_cluster_keeps_its_promises(first: int) -> None:
     report = simulate(f"{first}:{min(first + CHUNK, SEEDS)}")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 10 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
-    # Each run has eight partitions or more: at most one of sixteen may be excused.
-    assert report["excused"] <= report["seeds"] // 2, "many partitions were excused: the run proves little"
+    # Each run has eight partitions or more: at most one of eight may be excused. One power cut may excuse all of a broker's.
+    assert report["excused"] <= report["seeds"], "many partitions were excused: the run proves little"
 
 
 def test_linked_clusters_keep_their_promises() -> None:

@@ -77,6 +77,8 @@ ROWS: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/docs/{name}"): Row(path="/docs/console", other=200),
     ("GET", "/events"): Row(path="/events?watch=/api/overview", other=200, is_endless=True),
     ("GET", "/topics/{topic}/export"): Row(path="/topics/{topic}/export?format=jsonl"),
+    ("GET", "/clients"): Row(path="/clients", owner=403),
+    ("GET", "/clients/{instance}"): Row(path="/clients/AAAAAAAAAAAAAAAAAAAAAA", owner=403, admin=404),
     ("GET", "/groups"): Row(path="/groups", other=200),
     ("GET", "/groups/{group}"): Row(path="/groups/{group}"),
     ("GET", "/groups/{group}/history"): Row(path="/groups/{group}/history", other=200),

@@ -26,6 +26,7 @@ OF_EXTRAS = (
     "barnabas.services.registry",
     "barnabas.services.http",
     "barnabas.services.console",
+    "barnabas.cli._schema_values",
     "barnabas.base.compiled",
     "barnabas.wire.record_kernels",
     "barnabas.broker.storage.cleaner.compiled",
