@@ -48,7 +48,7 @@ async def test_a_file_larger_than_a_part_goes_up_whole(store: Store, tmp_path: P
 
 async def test_a_file_of_another_length_than_said_is_a_fault(store: Store, tmp_path: Path) -> None:
     (tmp_path / "segment").write_bytes(b"12345")
-    with pytest.raises(StoreFault, match="a/one.log: the file has 5 bytes, which is 1 too few"):
+    with pytest.raises(StoreFault, match=r"a/one\.log: the file has 5 bytes, which is 1 too few"):
         await store.put("a/one.log", FilePart(str(tmp_path / "segment"), 6))
     assert list((tmp_path / "tier" / "a").iterdir()) == []
 
