@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from barnabas.base.host.kernel import IS_LINUX
 from barnabas.cli import _completion
 from barnabas.cli import tool as tables
 from barnabas.cli.local_cluster import LocalCluster
@@ -165,7 +166,7 @@ def test_consumer_whose_reader_goes_in_the_middle_of_a_batch_says_how_much_it_pr
     assert said is not None and 1 <= int(said[1]) <= 1_000  # the first batches may be small
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="titles are Linux's")
+@pytest.mark.skipif(not IS_LINUX, reason="titles are Linux's")
 def test_processes_of_a_local_cluster_have_distinct_titles(shared_cluster: LocalCluster) -> None:
     title = Path(f"/proc/{shared_cluster.pid(2)}/cmdline").read_bytes().rstrip(b"\0").decode()
     assert title.startswith("barnabas broker-2 ")
