@@ -132,6 +132,8 @@ async def test_coordinator_is_found_and_asked_through_the_protocol() -> None:
             *places, wrong = found.coordinators
             assert [each.error_code for each in places] == [0] * PARTITIONS
             assert wrong.error_code == 42
+            # Each broker hears of the new topic by itself.
+            await eventually(lambda: all(coordinator_of(kafka, key, seen_by=2) is not None for key in keys))
             assert [each.node_id for each in places] == [coordinator_of(kafka, key, seen_by=2) for key in keys]
             await composed(kafka, 2).share_state.persister.initialize(keys[0], state_epoch=1, start_offset=7)
             request = ReadShareGroupStateRequest(
