@@ -11,7 +11,7 @@ from barnabas.broker.groups.consumer_group import (
     ResolvedRegex,
     TopicMetadata,
 )
-from barnabas.broker.groups.replay import Replays
+from barnabas.broker.groups.replay import Replays, target_assignment, target_epoch
 from barnabas.wire.messages import consumer_group_records as modern
 from barnabas.wire.messages.base import Record
 
@@ -43,27 +43,6 @@ def _member_metadata(
         group.remove(key.member_id)
         return
     group.put((group.members.get(key.member_id) or ConsumerMember(member_id=key.member_id)).with_metadata(value))
-
-
-def _target_epoch(
-    group: ConsumerGroup,
-    key: modern.ConsumerGroupTargetAssignmentMetadataKey,
-    value: modern.ConsumerGroupTargetAssignmentMetadataValue | None,
-) -> None:
-    group.target_epoch = -1 if value is None else value.assignment_epoch
-
-
-def _target_assignment(
-    group: ConsumerGroup,
-    key: modern.ConsumerGroupTargetAssignmentMemberKey,
-    value: modern.ConsumerGroupTargetAssignmentMemberValue | None,
-) -> None:
-    if value is None:
-        group.target.pop(key.member_id, None)
-    else:
-        group.target[key.member_id] = {
-            each.topic_id: frozenset(each.partitions) for each in value.topic_partitions if each.partitions
-        }
 
 
 def _current_assignment(
@@ -100,8 +79,8 @@ _BY_KEY: Final[dict[type[Record], Callable[[ConsumerGroup, Any, Any], None]]] = 
     modern.ConsumerGroupMetadataKey: _metadata,
     modern.ConsumerGroupPartitionMetadataKey: _partition_metadata,
     modern.ConsumerGroupMemberMetadataKey: _member_metadata,
-    modern.ConsumerGroupTargetAssignmentMetadataKey: _target_epoch,
-    modern.ConsumerGroupTargetAssignmentMemberKey: _target_assignment,
+    modern.ConsumerGroupTargetAssignmentMetadataKey: target_epoch,
+    modern.ConsumerGroupTargetAssignmentMemberKey: target_assignment,
     modern.ConsumerGroupCurrentMemberAssignmentKey: _current_assignment,
     modern.ConsumerGroupRegularExpressionKey: _regular_expression,
 }

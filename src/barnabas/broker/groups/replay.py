@@ -7,8 +7,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from barnabas.base.errors import BrokenInvariant
+from barnabas.broker.groups.consumer_group import ConsumerGroup
 from barnabas.broker.groups.group import Group
+from barnabas.broker.groups.share_group import ShareGroup
 from barnabas.wire.messages.base import Record
+from barnabas.wire.messages.consumer_group_records import (
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+from barnabas.wire.messages.share_group_records import (
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+)
 
 
 class Replays(NamedTuple):
@@ -41,3 +55,24 @@ class GroupReplay:
         table.by_key[type(key)](group, key, value)
         if value is None and isinstance(key, table.last):
             del self._groups[group_id]
+
+
+def target_epoch(
+    group: ConsumerGroup | ShareGroup,
+    key: ConsumerGroupTargetAssignmentMetadataKey | ShareGroupTargetAssignmentMetadataKey,
+    value: ConsumerGroupTargetAssignmentMetadataValue | ShareGroupTargetAssignmentMetadataValue | None,
+) -> None:
+    group.target_epoch = -1 if value is None else value.assignment_epoch
+
+
+def target_assignment(
+    group: ConsumerGroup | ShareGroup,
+    key: ConsumerGroupTargetAssignmentMemberKey | ShareGroupTargetAssignmentMemberKey,
+    value: ConsumerGroupTargetAssignmentMemberValue | ShareGroupTargetAssignmentMemberValue | None,
+) -> None:
+    if value is None:
+        group.target.pop(key.member_id, None)
+    else:
+        group.target[key.member_id] = {
+            each.topic_id: frozenset(each.partitions) for each in value.topic_partitions if each.partitions
+        }

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from barnabas.broker.groups.consumer_group import EMPTY
-from barnabas.broker.groups.replay import Replays
+from barnabas.broker.groups.replay import Replays, target_assignment, target_epoch
 from barnabas.broker.groups.share_group import ShareGroup, ShareMember
 from barnabas.broker.groups.share_topics import NO_STATES, StateTopics
 from barnabas.wire.messages import share_group_records as written
@@ -27,27 +27,6 @@ def _member_metadata(
         group.remove(key.member_id)
     else:
         group.members[key.member_id] = _member(group, key.member_id).with_metadata(value)
-
-
-def _target_epoch(
-    group: ShareGroup,
-    key: written.ShareGroupTargetAssignmentMetadataKey,
-    value: written.ShareGroupTargetAssignmentMetadataValue | None,
-) -> None:
-    group.target_epoch = -1 if value is None else value.assignment_epoch
-
-
-def _target_assignment(
-    group: ShareGroup,
-    key: written.ShareGroupTargetAssignmentMemberKey,
-    value: written.ShareGroupTargetAssignmentMemberValue | None,
-) -> None:
-    if value is None:
-        group.target.pop(key.member_id, None)
-    else:
-        group.target[key.member_id] = {
-            each.topic_id: frozenset(each.partitions) for each in value.topic_partitions if each.partitions
-        }
 
 
 def _current_assignment(
@@ -78,8 +57,8 @@ def _member(group: ShareGroup, member_id: str) -> ShareMember:
 _BY_KEY: Final[dict[type[Record], Callable[[ShareGroup, Any, Any], None]]] = {
     written.ShareGroupMetadataKey: _metadata,
     written.ShareGroupMemberMetadataKey: _member_metadata,
-    written.ShareGroupTargetAssignmentMetadataKey: _target_epoch,
-    written.ShareGroupTargetAssignmentMemberKey: _target_assignment,
+    written.ShareGroupTargetAssignmentMetadataKey: target_epoch,
+    written.ShareGroupTargetAssignmentMemberKey: target_assignment,
     written.ShareGroupCurrentMemberAssignmentKey: _current_assignment,
     written.ShareGroupStatePartitionMetadataKey: _state_topics,
 }

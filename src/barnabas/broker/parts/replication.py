@@ -34,7 +34,7 @@ from barnabas.broker.zookeeper_client.session import SessionState, ZooKeeperSess
 from barnabas.client.errors import RequestTimedOut
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 
-#: How long a broker may take to say who leads.
+#: Time limit of a question about leaders, with its connection.
 LEADERS_TIMEOUT_MS = 2_000
 
 
