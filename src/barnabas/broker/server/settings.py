@@ -83,10 +83,10 @@ def control_listener_name(config: BrokerConfig) -> str:
     return config.control_plane_listener_name or config.inter_broker_listener_name
 
 
-def allows_consumer_protocol(config: BrokerConfig) -> bool:
-    """Whether the settings allow the consumer protocol (KIP-848). Kafka's default excludes it: it applies only if it is set."""
+def allows_protocol(config: BrokerConfig, protocol: str) -> bool:
+    """Whether the settings allow a group protocol. The default has only the classic one: it applies only if it is set."""
     is_set = "group.coordinator.rebalance.protocols" in config.originals
-    return not is_set or "consumer" in config.group_coordinator_rebalance_protocols
+    return not is_set or protocol in config.group_coordinator_rebalance_protocols
 
 
 def buffer_bytes(config: BrokerConfig, setting: str) -> int:
