@@ -116,6 +116,8 @@ SETTINGS: Final = (
             "Whether members of the share group may hold a record for longer (acknowledge type RENEW)."),
     Setting("errors.deadletterqueue.topic.name", STRING, "", MEDIUM, None, GROUP,
             "Topic to which records are copied that the share group gives up (KIP-1191); empty: they are not."),
+    Setting("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, MEDIUM, None, GROUP,
+            "Whether dead letters have the key and the value of the record, and not only headers that name it."),
     _setting("streams.session.timeout.ms", 45_000, "Session timeout of the members of the streams group.",
              of_broker="group.streams.session.timeout.ms"),
     _setting("streams.heartbeat.interval.ms", 5_000, "Heartbeat interval of the members of the streams group.",
@@ -127,8 +129,6 @@ SETTINGS: Final = (
              lowest=0, of_broker="group.streams.initial.rebalance.delay.ms"),
     _setting("streams.assignment.interval.ms", 1_000, "Shortest time between two assignments of the streams group.",
              lowest=0, of_broker="group.streams.assignment.interval.ms"),
-    Setting("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, MEDIUM, None, GROUP,
-            "Whether dead letters have the key and the value of the record, and not only headers that name it."),
 )
 # fmt: on
 

@@ -36,6 +36,7 @@ from tests.unit.broker.groups.streams_driver import (
     send,
     settle,
     streams_group,
+    topic,
     word_count,
 )
 
@@ -237,13 +238,15 @@ def test_standby_takes_over_the_task_of_a_member_that_is_gone(h: Harness) -> Non
     h.group_configs[GROUP] = GroupConfig(
         streams_initial_rebalance_delay_ms=0, streams_assignment_interval_ms=0, streams_num_standby_replicas=1
     )
-    clients = [StreamsClient(h, name) for name in "abc"]
+    h.topics.set("t", 3)
+    counting = Subtopology(subtopology_id="0", source_topics=["t"], state_changelog_topics=[topic("c")])
+    clients = [StreamsClient(h, name, topology=Topology(subtopologies=[counting])) for name in "abc"]
     settle(*clients)
-    gone = next(each for each in clients if ("1", 0) in each.active)
-    heir = next(each for each in clients if ("1", 0) in each.standby)
+    gone = next(each for each in clients if ("0", 0) in each.active)
+    heir = next(each for each in clients if ("0", 0) in each.standby)
     gone.leave()
     settle(*(each for each in clients if each is not gone))
-    assert ("1", 0) in heir.active
+    assert ("0", 0) in heir.active
 
 
 # -- topology and topics ----------------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ def test_members_must_have_the_topology_of_the_group(h: Harness) -> None:
     settle(StreamsClient(h, "a"))
     changed = word_count()
     changed.subtopologies.append(Subtopology(subtopology_id="2", source_topics=["t"]))
-    with pytest.raises(Refused, match="Topology updates are not supported yet.") as refused:
+    with pytest.raises(Refused, match=r"Topology updates are not supported yet\.") as refused:
         StreamsClient(h, "b", topology=changed).poll()
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
@@ -337,7 +340,9 @@ def test_members_learn_which_instance_has_which_partitions(h: Harness) -> None:
     assert shown is not None
     places = {(each.user_endpoint.host, each.user_endpoint.port) for each in shown}
     assert places == {("host-a", 81), ("host-b", 82)}
-    found = sorted((part.topic, number) for each in shown for part in each.active_partitions for number in part.partitions)
+    found = sorted(
+        (part.topic, number) for each in shown for part in each.active_partitions for number in part.partitions
+    )
     assert found == [("r", 0), ("r", 1), ("t", 0), ("t", 1)]
     assert a.poll().partitions_by_user_endpoint is None, "the member knows this epoch"
 
@@ -422,16 +427,14 @@ def test_members_of_other_protocols_are_refused_by_a_streams_group(h: Harness) -
 # -- offsets -----------------------------------------------------------------------------------------------------------
 
 
-def commit(
-    h: Harness, member_id: str, epoch: int, topic: str = "t", partition: int = 0, version: int = 9
-) -> ErrorCode:
+def commit(h: Harness, member_id: str, epoch: int, name: str = "t", partition: int = 0, version: int = 9) -> ErrorCode:
     request = OffsetCommitRequest(
         group_id=GROUP,
         member_id=member_id,
         generation_id_or_member_epoch=epoch,
         topics=[
             OffsetCommitRequestTopic(
-                name=topic,
+                name=name,
                 partitions=[OffsetCommitRequestPartition(partition_index=partition, committed_offset=7)],
             )
         ],
@@ -454,7 +457,7 @@ def test_commits_with_an_earlier_epoch_are_accepted_for_tasks_that_the_member_ha
     assert commit(h, "a", before, partition=kept) is ErrorCode.NONE
     assert commit(h, "a", before - 1, partition=kept) is ErrorCode.STALE_MEMBER_EPOCH, "it did not have the task then"
     assert commit(h, "a", before, partition=1 - kept) is ErrorCode.STALE_MEMBER_EPOCH, "the task has moved"
-    assert commit(h, "a", before, topic="other") is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(h, "a", before, name="other") is ErrorCode.STALE_MEMBER_EPOCH
     assert commit(h, "a", a.epoch + 1) is ErrorCode.STALE_MEMBER_EPOCH
     assert commit(h, "x", a.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(h, "a", a.epoch, version=8) is ErrorCode.UNSUPPORTED_VERSION
