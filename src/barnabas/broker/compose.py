@@ -20,7 +20,7 @@ from barnabas.base.config.usage import broker_notices, volatile_log_dirs
 from barnabas.base.errors import BrokenInvariant
 from barnabas.base.ids import TopicPartition, format_uuid
 from barnabas.base.metrics.registry import Registry
-from barnabas.base.words import SHARE_VERSION, STREAMS_VERSION
+from barnabas.base.words import SHARE_VERSION
 from barnabas.broker import features
 from barnabas.broker.api.produce import ProduceApi
 from barnabas.broker.parts import coordinators, gauges
@@ -50,7 +50,7 @@ from barnabas.broker.server.fault_injection import ControlSocket, FaultControl, 
 from barnabas.broker.server.metrics_http import MetricsServer, add_gc_gauges, watch_loop_lag
 from barnabas.broker.server.platform import Platform
 from barnabas.broker.server.settings import (
-    allows_protocol,
+    serves_streams_groups,
     session_config,
 )
 from barnabas.broker.server.zookeeper_gate import ZooKeeperGate
@@ -422,9 +422,7 @@ class Broker:
             quotas=self.quotas.clients,
             leader_throttle=self.replication.throttles.leader,
             share_groups_on=lambda: self.features.level(SHARE_VERSION) >= 1,
-            streams_groups_on=lambda: (
-                self.features.level(STREAMS_VERSION) >= 1 and allows_protocol(self.dynamic.broker, "streams")
-            ),
+            streams_groups_on=lambda: serves_streams_groups(self.features, self.dynamic.broker),
         )
 
     def _assemble_coordinators(self) -> None:

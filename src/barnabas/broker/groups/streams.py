@@ -65,7 +65,7 @@ class CreateInternalTopics:
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """What a heartbeat found out about the group, before its records are in the log."""
+    """The epoch of the group and its topology after a heartbeat, before the records are in the log."""
 
     group_epoch: int
     configured: ConfiguredTopology
@@ -466,7 +466,7 @@ class StreamsProtocol:
 def _write_target(
     group: StreamsGroup, members: Mapping[str, StreamsMember], found: _Epoch, out: Outcome, now_ms: int
 ) -> dict[str, Tasks]:
-    """Compute the targets of an epoch, and write those that have changed. Nobody has a task while topics are missing."""
+    """Compute the targets of an epoch, and write those that have changed. No member has a task while topics are missing."""
     configured = found.configured
     spec = StreamsSpec(
         members={

@@ -22,7 +22,7 @@ _NAMES_SHOWN: Final = 3
 
 
 class StatusCode(IntEnum):
-    """What a member is told beside its assignment; the numbers are those on the wire."""
+    """A remark to a member beside its assignment; the numbers are those on the wire."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1

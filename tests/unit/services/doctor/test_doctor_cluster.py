@@ -86,9 +86,11 @@ def test_differing_versions_are_reported_with_their_brokers() -> None:
     assert "1, 2 | 3" in found(view)["versions-differ"].message
 
 
-@pytest.mark.parametrize("kind", ["share", "streams"])
-def test_refused_groups_are_reported_with_the_brokers_that_lack_them(kind: str) -> None:
-    name, known = f"{kind}-groups-refused", frozenset({f"{kind}.version"})
+@pytest.mark.parametrize(
+    ("name", "feature"), [("share-groups-refused", "share.version"), ("streams-groups-refused", "streams.version")]
+)
+def test_refused_groups_are_reported_with_the_brokers_that_lack_them(name: str, feature: str) -> None:
+    known = frozenset({feature})
     ours = replace(HEALTHY, is_ours=True, features=known, finalized=known)
     whole = replace(healthy(), brokers=dict.fromkeys(BROKERS, ours))
     assert name not in found(whole)
