@@ -181,7 +181,7 @@ class Driver:
             case Superseded(by_run):
                 self._abort(written)
                 raise DriverReplaced(
-                    f"{batch} was not committed: the query was started again, or an earlier start of it went on (run {by_run}), "
+                    f"{batch} was not committed: the query was started again, or an earlier start of it went on (run {by_run}) "
                     f"while this start (run {batch.run}) still ran. Its transactions are aborted. Let one of the two go on; if "
                     "the other one is gone, start the query again"
                 )
