@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -122,6 +123,29 @@ def test_a_batch_that_was_decided_and_ended_is_not_written_again(query: Query) -
 STEPS = ("initialise", "ongoing", "keep_all", "describe_all", "end", "end_all", "abort_all")
 
 
+def pause_before(patch: pytest.MonkeyPatch, number: int, meanwhile: Callable[[], object]) -> list[str]:
+    """Run `meanwhile` before the step of this number. Return the steps, as they come."""
+    steps: list[str] = []
+
+    def paused(step: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            steps.append(step)
+            if len(steps) == number:
+                meanwhile()
+            return original(*args, **options)
+
+        return call
+
+    for step in STEPS:
+        patch.setattr(BlockingTransactions, step, paused(step, getattr(BlockingTransactions, step)))
+    return steps
+
+
+def decides_and_dies(run: Run, messages: list[Written | None], batch: int) -> None:
+    with contextlib.suppress(Died, DriverReplaced):
+        run.writer(DECIDED).commit(messages, batch)
+
+
 @pytest.mark.parametrize("comes_again", [False, True])
 def test_driver_that_is_paused_at_any_step_aborts_nothing_that_another_one_decides(
     plain_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, comes_again: bool
@@ -136,25 +160,8 @@ def test_driver_that_is_paused_at_any_step_aborts_nothing_that_another_one_decid
         theirs_is = 2 if comes_again else 1
         ours, writer = late.write_all(1), late.writer()
         theirs = other.write_all(theirs_is)
-        steps: list[str] = []
-
-        def reached(step: str, steps: list[str] = steps, pause_at: int = pause_at) -> bool:
-            steps.append(step)
-            return len(steps) == pause_at
-
         with monkeypatch.context() as patch:
-            for step in STEPS:
-                original = getattr(BlockingTransactions, step)
-
-                def paused(
-                    self: BlockingTransactions, *args: Any, step: str = step, original: Any = original, **options: Any
-                ) -> Any:
-                    if reached(step):
-                        with contextlib.suppress(Died, DriverReplaced):
-                            other.writer(DECIDED).commit(theirs, theirs_is)
-                    return original(self, *args, **options)
-
-                patch.setattr(BlockingTransactions, step, paused)
+            steps = pause_before(patch, pause_at, partial(decides_and_dies, other, theirs, theirs_is))
             with contextlib.suppress(DriverReplaced, BatchNotWritten):
                 writer.commit(ours, 1)
         if len(steps) < pause_at:
