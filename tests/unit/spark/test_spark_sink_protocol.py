@@ -150,7 +150,7 @@ def decides_and_dies(run: Run, messages: list[Written | None], batch: int) -> No
 def test_driver_that_is_paused_at_any_step_aborts_nothing_that_another_one_decides(
     plain_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, comes_again: bool
 ) -> None:
-    """While the driver is paused, another start decides and dies. `comes_again`: that one has written the driver's batch before."""
+    """Meanwhile another start decides, and dies. `comes_again`: it has written the batch of the paused driver before."""
     for pause_at in itertools.count(1):
         query = Query(plain_cluster.bootstrap, monkeypatch, f"{kafka.name('query')}-{pause_at}")
         query.start().do(0)
