@@ -17,6 +17,7 @@ _WORLDS: Final = {
     "link": "linked clusters",
     "tier": "tiered storage",
     "spark": "queries of Spark",
+    "registry": "a registry",
     "share": "share groups",
 }
 
