@@ -25,6 +25,7 @@ __all__ = [
     "TooManyElements",
     "Unwritable",
     "bounded_reader",
+    "check_version",
     "decode",
     "decode_versioned",
     "encode",
@@ -61,7 +62,7 @@ def reader(cls: type[M], version: int) -> Reader[M]:
     """`(buf, pos, end) -> (message, next position)`. `records` fields are slices of `buf`; all other fields are copies."""
     read = readers.get((cls, version))
     if read is None:
-        _check_version(cls, version)
+        check_version(cls, version)
         read = readers[cls, version] = codec_read.compile_reader(cls, version, version >= cls.FLEXIBLE_FROM)
     return read
 
@@ -71,7 +72,7 @@ def bounded_reader(cls: type[M], version: int, budget: codec_read.Budget) -> Rea
     key = (cls, version, id(budget))
     read = _bounded_readers.get(key)
     if read is None:
-        _check_version(cls, version)
+        check_version(cls, version)
         read = codec_read.compile_reader(cls, version, version >= cls.FLEXIBLE_FROM, budget)
         _bounded_readers[key] = read
     return read  # type: ignore[return-value]
@@ -81,12 +82,12 @@ def writer(cls: type[M], version: int) -> Writer[M]:
     """`(message, out)`: appends the message to `out`."""
     write = writers.get((cls, version))
     if write is None:
-        _check_version(cls, version)
+        check_version(cls, version)
         write = writers[cls, version] = codec_write.compile_writer(cls, version, version >= cls.FLEXIBLE_FROM)
     return write
 
 
-def _check_version(cls: type[Versioned], version: int) -> None:
+def check_version(cls: type[Versioned], version: int) -> None:
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise ValueError(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")
 

@@ -64,10 +64,19 @@ def compile_writer(cls: type[Message], version: int, flexible: bool) -> Callable
     return _compiled[key]
 
 
+def compile_frame_writer(
+    cls: type[Message], version: int, flexible: bool, *, flexible_header: bool
+) -> Callable[[Any, int], bytearray]:
+    """Compile `write(obj, correlation_id) -> frame`: a response with its header, and the frame's size before both."""
+    return _WriterSource(cls, version, flexible).compile_frame(flexible_header)
+
+
 class _WriterSource(Source):
     def __init__(self, cls: type[Message], version: int, flexible: bool) -> None:
         super().__init__(cls, version, flexible)
         self._out = "out"
+        #: Format of the header that the first fields are written with, in one call; empty once it is written.
+        self._head = ""
         self._names |= {
             "append_uvarint": append_uvarint,
             "cut": _cut,
@@ -88,12 +97,22 @@ class _WriterSource(Source):
         self._body(2)
         return self._compiled("write")
 
+    def compile_frame(self, flexible_header: bool) -> Callable[[Any, int], bytearray]:
+        self._head = "iix" if flexible_header else "ii"
+        self._names["put_size"] = Struct(">i").pack_into
+        self._emit(0, "def write(obj, correlation_id):", "    try:")
+        self._body(2)
+        self._emit(2, "put_size(out, 0, len(out) - 4)")
+        return self._compiled("write", "out")
+
     def _body(self, depth: int) -> None:
         """Emit code that writes the current struct."""
         plain, tagged, _ = present_fields(self._cls, self._version)
         out = self._out
         is_closed = not self._flexible
         in_order = list(runs(plain))
+        if self._head and not (in_order and in_order[0][0]):
+            self._fixed(depth, [])
         for number, (is_fixed, fields) in enumerate(in_order, 1):
             if not is_fixed:
                 self._field(depth, *fields[0])
@@ -136,8 +155,8 @@ class _WriterSource(Source):
         self._emit(2, "append_uvarint(out, count)", "out += tail")
         return self._compiled("write_tags")
 
-    def _compiled(self, function: str) -> Callable[..., Any]:
-        self._emit(2, "return")
+    def _compiled(self, function: str, result: str = "None") -> Callable[..., Any]:
+        self._emit(2, f"return {result}")
         # The error does not show the message, which may have a password. A text with half of a surrogate pair is not UTF-8.
         self._emit(1, "except (struct_error, UnicodeEncodeError) as error:", "    raise unwritable(error) from None")
         return super()._compiled(function)
@@ -149,8 +168,15 @@ class _WriterSource(Source):
         return Unwritable(f"{cls.__name__} v{self._version}: {error}")
 
     def _fixed(self, depth: int, fields: Fields, after: str = "") -> None:
-        pack = self._name("pack", Struct(">" + "".join(FIXED[spec.type][0] for _, spec in fields) + after).pack)
-        self._emit(depth, f"{self._out} += {pack}({', '.join(f'{self._obj}.{name}' for name, _ in fields)})")
+        layout = "".join(FIXED[spec.type][0] for _, spec in fields) + after
+        values = [f"{self._obj}.{name}" for name, _ in fields]
+        if self._head:
+            pack = self._name("pack", Struct(">" + self._head + layout).pack)
+            self._emit(depth, f"{self._out} = bytearray({pack}({', '.join(['0', 'correlation_id', *values])}))")
+            self._head = ""
+            return
+        pack = self._name("pack", Struct(">" + layout).pack)
+        self._emit(depth, f"{self._out} += {pack}({', '.join(values)})")
 
     def _length(self, depth: int, width: str) -> None:
         """Emit code that writes the length in `n`."""

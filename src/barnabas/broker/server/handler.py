@@ -17,7 +17,7 @@ from barnabas.broker.server.call import Call
 from barnabas.broker.server.ranges import Part
 from barnabas.broker.server.refusal import Refusal
 from barnabas.wire.codec import RecordsRef
-from barnabas.wire.frame import encode_response, encode_response_parts
+from barnabas.wire.frame import encode_response_parts, response_writer, response_writers
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.versions import API_VERSIONS, Api, api_named
 
@@ -53,7 +53,9 @@ class ApiHandler:
         if self.api_key == API_VERSIONS and not self.min_version <= version <= self.max_version:
             version = 0  # KIP-511: a client newer than this broker can read v0
         if not self.sends_files:
-            return (encode_response(response, version, call.correlation_id),)
+            cls = response.__class__
+            write = response_writers.get((cls, version)) or response_writer(cls, version)
+            return (write(response, call.correlation_id),)
         parts: list[Part] = []
         for piece in encode_response_parts(response, version, call.correlation_id):
             if isinstance(piece, RecordsRef):
