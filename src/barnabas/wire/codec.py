@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from barnabas.base.errors import Malformed
 from barnabas.wire import codec_read, codec_write
 from barnabas.wire.codec_read import TooManyElements
-from barnabas.wire.codec_write import PartsBuffer, Unwritable
+from barnabas.wire.codec_write import Unwritable
 from barnabas.wire.messages.base import Record, RecordsRef, Versioned
 from barnabas.wire.varint import Buffer
 
@@ -29,7 +29,6 @@ __all__ = [
     "decode",
     "decode_versioned",
     "encode",
-    "encode_parts",
     "encode_versioned",
     "reader",
     "writer",
@@ -105,28 +104,6 @@ def encode(message: Versioned, version: int) -> bytes:
     out = bytearray()
     writer(type(message), version)(message, out)
     return bytes(out)
-
-
-def encode_parts(message: Versioned, version: int, *, head: bytes = b"") -> list[bytes | RecordsRef]:
-    """Encode the message, cut at each `RecordsRef` in a records field: `head`, bytes and refs are to be sent in this order.
-
-    No part is empty bytes, but a ref may have size 0.
-    """
-    out = PartsBuffer(head)
-    out.cuts = []
-    cls = type(message)
-    (writers.get((cls, version)) or writer(cls, version))(message, out)
-    parts: list[bytes | RecordsRef] = []
-    done = 0
-    with memoryview(out) as view:
-        for at, ref in out.cuts:
-            if at > done:
-                parts.append(bytes(view[done:at]))
-            parts.append(ref)
-            done = at
-        if len(view) > done:
-            parts.append(bytes(view[done:]))
-    return parts
 
 
 def encode_versioned(record: Record, version: int) -> bytes:

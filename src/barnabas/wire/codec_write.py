@@ -1,7 +1,7 @@
 """Generate the source of a write function: `write(obj, out)` for one class at one version, appending to a bytearray.
 
-Records fields take bytes, or a `RecordsRef` for data that is sent separately (a file range). For a ref only the length is
-written, and the `PartsBuffer` records its place. An array of structs also takes `EncodedItems`: bytes encoded earlier.
+A function for a whole response frame returns its parts: a records field of it takes bytes, or a `RecordsRef` for data that is
+sent separately (a file range), which becomes a part. An array of structs also takes `EncodedItems`: bytes encoded earlier.
 """
 
 from collections.abc import Callable
@@ -28,18 +28,12 @@ class Unwritable(BarnabasError):
     """The version cannot express the message: a bug of the caller."""
 
 
-class PartsBuffer(bytearray):
-    """A bytearray that records the place of each `RecordsRef`."""
-
-    __slots__ = ("cuts",)
-
-    cuts: list[tuple[int, RecordsRef]]
+#: A piece of a response frame.
+FramePart = bytearray | RecordsRef
 
 
-def _cut(out: bytearray, ref: RecordsRef) -> None:
-    if not isinstance(out, PartsBuffer):
-        raise Unwritable("a RecordsRef can only be written by encode_parts")
-    out.cuts.append((len(out), ref))
+def _misplaced_ref(what: str) -> Unwritable:
+    return Unwritable(f"{what}: a RecordsRef can only be written into the frame of a response")
 
 
 def _null(what: str) -> Unwritable:
@@ -66,20 +60,29 @@ def compile_writer(cls: type[Message], version: int, flexible: bool) -> Callable
 
 def compile_frame_writer(
     cls: type[Message], version: int, flexible: bool, *, flexible_header: bool
-) -> Callable[[Any, int], bytearray]:
-    """Compile `write(obj, correlation_id) -> frame`: a response with its header, and the frame's size before both."""
+) -> Callable[[Any, int], list[FramePart]]:
+    """Compile `write(obj, correlation_id) -> parts`: a response with its header, and the frame's size before both."""
     return _WriterSource(cls, version, flexible).compile_frame(flexible_header)
+
+
+def _has_records(cls: type[Message]) -> bool:
+    return any(
+        _has_records(spec.type) if isinstance(spec.type, type) else spec.type == "records"
+        for spec in cls.__wire__.values()
+    )
 
 
 class _WriterSource(Source):
     def __init__(self, cls: type[Message], version: int, flexible: bool) -> None:
         super().__init__(cls, version, flexible)
         self._out = "out"
-        #: Format of the header that the first fields are written with, in one call; empty once it is written.
+        #: Format of the header, which is written in one call with the first fields; empty once it is written.
         self._head = ""
+        #: Whether a `RecordsRef` may be written: it becomes a part of its own.
+        self._in_parts = False
         self._names |= {
             "append_uvarint": append_uvarint,
-            "cut": _cut,
+            "misplaced_ref": _misplaced_ref,
             "null": _null,
             "cut_text": _cut_text,
             "long_string": _long_string,
@@ -97,13 +100,19 @@ class _WriterSource(Source):
         self._body(2)
         return self._compiled("write")
 
-    def compile_frame(self, flexible_header: bool) -> Callable[[Any, int], bytearray]:
+    def compile_frame(self, flexible_header: bool) -> Callable[[Any, int], list[FramePart]]:
         self._head = "iix" if flexible_header else "ii"
+        self._in_parts = _has_records(self._cls)
         self._names["put_size"] = Struct(">i").pack_into
         self._emit(0, "def write(obj, correlation_id):", "    try:")
+        if not self._in_parts:
+            self._body(2)
+            self._emit(2, "put_size(out, 0, len(out) - 4)")
+            return self._compiled("write", "[out]")
+        self._emit(2, "parts = []", "sent = 0")
         self._body(2)
-        self._emit(2, "put_size(out, 0, len(out) - 4)")
-        return self._compiled("write", "out")
+        self._emit(2, "sent += len(out)", "if out: parts.append(out)", "put_size(parts[0], 0, sent - 4)")
+        return self._compiled("write", "parts")
 
     def _body(self, depth: int) -> None:
         """Emit code that writes the current struct."""
@@ -213,7 +222,17 @@ class _WriterSource(Source):
             self._emit(depth, f"if n > {STRING_BYTES_MAX}: raise long_string({self._what(name)}, n)")
         self._length(depth, width)
         if spec.type == "records":
-            self._emit(depth, f"if v.__class__ is RecordsRef: cut({out}, v)", f"else: {out} += v")
+            if self._in_parts:
+                self._emit(
+                    depth,
+                    "if v.__class__ is RecordsRef:",
+                    "    sent += len(out) + n",
+                    "    parts += (out, v)",
+                    "    out = bytearray()",
+                    "else: out += v",
+                )
+            else:
+                self._emit(depth, f"if v.__class__ is RecordsRef: raise misplaced_ref({self._what(name)})", f"{out} += v")
         else:
             self._emit(depth, f"{out} += v")
 

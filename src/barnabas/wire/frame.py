@@ -9,8 +9,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from barnabas.base.errors import Malformed
-from barnabas.wire.codec import RecordsRef, check_version, encode_parts, writer
-from barnabas.wire.codec_write import compile_frame_writer
+from barnabas.wire.codec import check_version, writer
+from barnabas.wire.codec_write import FramePart, compile_frame_writer
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.varint import Buffer
 from barnabas.wire.versions import API, API_VERSIONS, CONTROLLED_SHUTDOWN, api_of
@@ -23,8 +23,9 @@ _SIZE = Struct(">i")
 #: The first version whose request header has tagged fields, by API key.
 _FLEXIBLE_FROM: dict[int, int] = {key: api.request_flexible_from for key, api in API.items()}
 
+ResponseWriter = Callable[[ApiMessage, int], list[FramePart]]
 #: The compiled functions that `response_writer` returns. Callers on the hot path look here first.
-response_writers: dict[tuple[type[ApiMessage], int], Callable[[ApiMessage, int], bytearray]] = {}
+response_writers: dict[tuple[type[ApiMessage], int], ResponseWriter] = {}
 
 
 class RequestHeader(NamedTuple):
@@ -104,8 +105,8 @@ def response_head(api_key: int, version: int, correlation_id: int) -> bytes:
     return _SIZE.pack(correlation_id)
 
 
-def response_writer(cls: type[ApiMessage], version: int) -> Callable[[ApiMessage, int], bytearray]:
-    """Return `(response, correlation_id) -> frame`."""
+def response_writer(cls: type[ApiMessage], version: int) -> ResponseWriter:
+    """Return `(response, correlation_id) -> parts of the frame`. The size in the frame includes the data of the refs."""
     write = response_writers.get((cls, version))
     if write is None:
         check_version(cls, version)
@@ -117,17 +118,10 @@ def response_writer(cls: type[ApiMessage], version: int) -> Callable[[ApiMessage
 
 
 def encode_response(response: ApiMessage, version: int, correlation_id: int) -> bytearray:
-    """Encode a whole frame, including its size."""
-    return response_writer(type(response), version)(response, correlation_id)
-
-
-def encode_response_parts(response: ApiMessage, version: int, correlation_id: int) -> list[bytes | RecordsRef]:
-    """Encode a whole frame in parts, as `encode_parts` does. The size includes the data of the refs."""
-    parts = encode_parts(response, version, head=b"\0\0\0\0" + response_head(response.API_KEY, version, correlation_id))
-    head = parts[0]
-    assert isinstance(head, bytes)  # the header is bytes
-    parts[0] = _SIZE.pack(sum(map(len, parts)) - 4) + head[4:]
-    return parts
+    """Encode a whole frame, including its size. The response has no refs."""
+    (frame,) = response_writer(type(response), version)(response, correlation_id)
+    assert isinstance(frame, bytearray)
+    return frame
 
 
 def parse_response_header(api_key: int, version: int, buf: Buffer, pos: int = 0) -> tuple[int, int]:

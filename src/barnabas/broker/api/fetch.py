@@ -15,7 +15,7 @@ from barnabas.base.ids import TopicId, TopicPartition
 from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.replication.fetch_session_cache import CachedPartition, FetchContext, FetchKey
 from barnabas.broker.replication.fetches import WaitingFetch
-from barnabas.broker.replication.reads import FetchParams, PartitionRead, Wanted
+from barnabas.broker.replication.reads import NOTHING_NEW, FetchParams, PartitionRead, Wanted
 from barnabas.broker.runtime.turns import SLICE_ELEMENTS
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.security.quotas import Quota
@@ -258,17 +258,8 @@ class FetchApi:
         for number, ((want, tp), read) in enumerate(zip(wanted, reads, strict=True), 1):
             if number % SLICE_ELEMENTS == 0:
                 yield
-            if (
-                fetched.incremental
-                and not read.size_bytes
-                and read.high_watermark == want.sent_high_watermark
-                and read.log_start_offset == want.sent_log_start
-                and not read.error
-                and read.diverging_epoch is None
-                and read.preferred_read_replica < 0
-                and params.replica_id < 0
-            ):
-                continue  # as `must_tell` says, for most partitions of most consumers
+            if read is NOTHING_NEW:
+                continue
             key = want.key
             if session is not None:
                 must_tell = want.must_tell(

@@ -8,10 +8,10 @@ from barnabas.wire.frame import (
     RequestHeader,
     encode_request,
     encode_response,
-    encode_response_parts,
     parse_request_header,
     parse_response_header,
     response_head,
+    response_writer,
 )
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.base import ApiMessage
@@ -133,6 +133,6 @@ def test_size_of_a_response_in_parts_counts_what_the_refs_stand_for(version: int
         partitions = [PartitionData(partition_index=at, records=each) for at, each in enumerate(records)]  # type: ignore[arg-type]
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
 
-    parts = encode_response_parts(response([RecordsRef(3, b"abc"), RecordsRef(200, b"d" * 200)]), version, 7)
+    parts = response_writer(FetchResponse, version)(response([RecordsRef(3, b"abc"), RecordsRef(200, b"d" * 200)]), 7)
     joined = b"".join(part.payload if isinstance(part, RecordsRef) else part for part in parts)  # type: ignore[misc]
     assert joined == encode_response(response([b"abc", b"d" * 200]), version, 7)
