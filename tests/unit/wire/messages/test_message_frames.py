@@ -1,3 +1,4 @@
+import random
 import struct
 
 import pytest
@@ -18,6 +19,7 @@ from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.unit.wire.messages.message_samples import every_class, every_version, random_message
 
 
 def test_request_header_of_an_old_version_is_these_bytes() -> None:
@@ -119,6 +121,20 @@ def test_response_frame_is_size_header_and_message(response: ApiMessage, version
     assert frame == struct.pack(">i", len(frame) - 4) + head + encode(response, version)
     assert response_head(response.API_KEY, version, 7) == head
     assert parse_response_header(response.API_KEY, version, frame, 4) == (7, 4 + len(head))
+
+
+RESPONSES = [cls for cls in every_class() if issubclass(cls, ApiMessage) and cls.__name__.endswith("Response")]
+
+
+@pytest.mark.parametrize("response", RESPONSES, ids=lambda cls: cls.__name__)
+def test_frame_of_any_response_has_the_bytes_of_the_message(response: type[ApiMessage]) -> None:
+    chance = random.Random(response.__name__)
+    for cls, version in every_version([response]):
+        for _ in range(5):
+            message = random_message(chance, response, version)
+            expected = response_head(response.API_KEY, version, 7) + encode(message, version)
+            frame = encode_response(message, version, 7)
+            assert frame == struct.pack(">i", len(expected)) + expected, (cls, version)
 
 
 @pytest.mark.parametrize("raw", [b"\0\0", b"\0\0\0\x07", b"\0\0\0\x07\x01"])
