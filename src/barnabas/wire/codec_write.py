@@ -232,7 +232,9 @@ class _WriterSource(Source):
                     "else: out += v",
                 )
             else:
-                self._emit(depth, f"if v.__class__ is RecordsRef: raise misplaced_ref({self._what(name)})", f"{out} += v")
+                self._emit(
+                    depth, f"if v.__class__ is RecordsRef: raise misplaced_ref({self._what(name)})", f"{out} += v"
+                )
         else:
             self._emit(depth, f"{out} += v")
 

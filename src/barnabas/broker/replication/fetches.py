@@ -109,11 +109,11 @@ class Fetches:
                 reads.append(PartitionRead(tp))  # type: ignore[arg-type]  # an error
                 has_news = True
                 continue
-            partition = partitions.get(tp)  # type: ignore[arg-type]
+            partition = partitions.get(tp)
             if may_have_nothing and partition is not None and partition.has_nothing_new(want):
                 reads.append(NOTHING_NEW)
                 continue
-            read = self._read_one(params, want, tp, left_bytes, total_bytes == 0, now_ms)  # type: ignore[arg-type]
+            read = self._read_one(params, want, tp, left_bytes, total_bytes == 0, now_ms)
             reads.append(read)
             if read.size_bytes:
                 total_bytes += read.size_bytes

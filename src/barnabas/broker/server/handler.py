@@ -59,7 +59,7 @@ class ApiHandler:
         parts: list[Part] = []
         for piece in pieces:
             if piece.__class__ is RecordsRef:
-                parts += piece.payload  # type: ignore[union-attr, operator]  # the payload of our own refs
+                parts += piece.payload  # type: ignore[arg-type]  # the payload of our own refs
             else:
                 parts.append(piece)  # type: ignore[arg-type]
         return parts

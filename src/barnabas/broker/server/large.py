@@ -10,7 +10,7 @@ its own: they are emptied when it has been sent.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 

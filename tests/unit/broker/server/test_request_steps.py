@@ -143,9 +143,7 @@ class World:
             for each, offset in offsets.items()
         ]
         topics = [FetchTopic(topic_id=self.topic_id, partitions=partitions)] if partitions else []
-        return FetchRequest(
-            max_wait_ms=wait_ms, min_bytes=1, session_id=session_id, session_epoch=epoch, topics=topics
-        )
+        return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, session_id=session_id, session_epoch=epoch, topics=topics)
 
 
 @async_fixture
@@ -177,7 +175,7 @@ async def test_fetch_that_finds_records_takes_few_calls(world: World) -> None:
     request = world.fetch(0, -1, {0: 0})
     await asyncio.to_thread(world.client.ask, [world.produce])
     assert (await world.ask(request, FetchResponse)).responses[0].partitions[0].records
-    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 76
+    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 68
 
 
 async def test_fetch_of_one_changed_partition_in_a_session_takes_few_calls(world: World) -> None:
@@ -186,7 +184,7 @@ async def test_fetch_of_one_changed_partition_in_a_session_takes_few_calls(world
     found = await world.ask(world.fetch(session_id, 1, {0: 0}), FetchResponse)
     assert [each.partition_index for each in found.responses[0].partitions] == [0]
     requests = [encode(world.fetch(session_id, 2 + each, {0: 0})) for each in range(WARM + REQUESTS)]
-    assert await calls_of(world.client.ask, requests) <= 120
+    assert await calls_of(world.client.ask, requests) <= 74
 
 
 async def test_long_poll_and_the_produce_that_it_waits_for_take_few_calls(world: World) -> None:
@@ -201,7 +199,7 @@ async def test_long_poll_and_the_produce_that_it_waits_for_take_few_calls(world:
             answer = decode(world.client.receive(), FetchResponse)
             assert len(answer.responses[0].partitions) == 1
 
-    assert await calls_of(ask, requests) <= 220
+    assert await calls_of(ask, requests) <= 140
     producer.close()
 
 
