@@ -13,6 +13,9 @@ from confluent_kafka import Consumer, Producer
 from barnabas.testing import Cluster
 from tests.interop.postgresql import ask, server
 
+#: Two starts of Spark, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(1_200)
+
 #: From Confluent's documentation of the JDBC sink; the addresses alone are this test's.
 ORDERS = {
     "name": "jdbc-sink",

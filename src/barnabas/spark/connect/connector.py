@@ -116,7 +116,7 @@ class ConnectorClass:
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker's configuration says for all of its connectors."""
+    """The part of a worker's configuration that holds for all of its connectors."""
 
     bootstrap: str = ""
     #: Settings of Kafka clients.

@@ -61,7 +61,7 @@ class Option:
     """An option that is honoured."""
 
     name: str
-    #: What it does here, for the documents.
+    #: Describes in the documents what the option changes here.
     does: str
     parse: Parse = text
     #: None if a connector must give it, unless `needed` is false.

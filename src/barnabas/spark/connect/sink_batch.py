@@ -49,7 +49,7 @@ _SHOWN: Final = 10
 
 
 class RecordsRefused(RuntimeError):
-    """Records that cannot be used, and `errors.tolerance` is none. The message names the first one."""
+    """Records that cannot be used, without `errors.tolerance=all`. The message names the first one."""
 
 
 class Landed(NamedTuple):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from barnabas.services.registry import wire
-from barnabas.services.registry.values.avro import AvroType, parse, read
+from barnabas.services.registry.values.avro import AvroType, json_of, parse, read
 from barnabas.spark.connect.converters.base import Converter, Typed
 from barnabas.spark.connect.data import (
     DATE,
@@ -96,7 +96,7 @@ def _known(registry: SchemaRegistry, schema_id: int) -> _Known:
     found = registry.schema(schema_id)
     if found.kind != "AVRO":
         raise DataError(f"schema {schema_id} is {found.kind}, not AVRO")
-    documents = [json.loads(text) for text in (*registry.resolve(found), found.text)]
+    documents = [json_of(text) for text in (*registry.resolve(found), found.text)]
     named: dict[str, Any] = {}
     schema = None
     for document in documents:

@@ -1,4 +1,4 @@
-"""What a converter is: bytes of a key, a value or a header to Connect's data, and back. Pure."""
+"""The interface of converters: bytes of a key, a value or a header to Connect's data, and back. Pure."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple

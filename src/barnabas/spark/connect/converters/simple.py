@@ -1,11 +1,11 @@
 """Converters of texts, bytes and numbers. Pure."""
 
-import json
 import struct
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from barnabas.base import json_reader
 from barnabas.spark.connect.converters.base import Converter, Typed
 from barnabas.spark.connect.data import BOOLEAN, OPTIONAL_BYTES, OPTIONAL_STRING, DataError, Schema
 
@@ -88,8 +88,8 @@ class SimpleHeaderConverter(Converter):
             return Typed(None, None)
         text = data.decode(errors="replace")
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
+            value = json_reader.read(text)
+        except json_reader.BadJson:
             return Typed(OPTIONAL_STRING, text)
         return Typed(None, value) if isinstance(value, int | float | list | dict) else Typed(OPTIONAL_STRING, text)
 

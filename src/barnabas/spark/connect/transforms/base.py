@@ -1,4 +1,4 @@
-"""What a transform is: one record to one record, or to none. Pure."""
+"""The interface of transforms: one record to one record, or to none. Pure."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
