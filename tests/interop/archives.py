@@ -8,4 +8,4 @@ def unpack(tar: tarfile.TarFile, folder: Path, members: list[tarfile.TarInfo] | 
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, members, filter="data")
     else:
-        tar.extractall(folder, members)  # noqa: S202  # fetched by name through a registry's own client
+        tar.extractall(folder, members)  # fetched by name through a registry's own client
