@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from tests.manual_time import ManualClock
-
 from barnabas.base.ids import BrokerId
 from barnabas.broker.features.neighbours.watch import HEARD_FOR_MS, HEARD_MAX, ROUND_TRIPS, Watch
 from barnabas.client.errors import AuthenticationFailed, ClientError, RequestTimedOut
+from tests.manual_time import ManualClock
 
 TWO = BrokerId(2)
 
