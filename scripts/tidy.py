@@ -160,7 +160,6 @@ def ours(*places: Path, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]:
                 yield path
 
 
-
 def count(*places: Path, suffixes: tuple[str, ...] = (".py",)) -> Counter[str]:
     return Counter(hit.pattern for path in ours(*places, suffixes=suffixes) for hit in hits_in(path))
 

@@ -90,7 +90,11 @@ def test_long_function_is_found(tmp_path: Path) -> None:
     for name, source, long in (
         ("last", f"def last():\n{body}", ["last"]),
         ("short", f"def short():\n{body}".removesuffix("    x = 1\n"), []),
-        ("nested", f"class A:\n    def outer(self):\n        def inner():\n            pass\n\n{body}\n\nx = 1\n", ["outer"]),
+        (
+            "nested",
+            f"class A:\n    def outer(self):\n        def inner():\n            pass\n\n{body}\n\nx = 1\n",
+            ["outer"],
+        ),
         ("followed", f"async def followed():\n{body}\n\n@decorator\ndef next():\n    pass\n", ["followed"]),
     ):
         module = tmp_path / f"{name}.py"
