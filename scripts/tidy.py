@@ -25,6 +25,7 @@ NOT_OURS = (
     "tests/unit/test_tidy.py",
     "scripts/tidy.py",
 )
+_WHAT = r"[Ww]hat (?:is|was|were|are|has|had|came|comes|goes|stands|lies|nobody|others|it|a|an) [^?\n]*$"
 _START = r"(?:^|(?<=[.:;,?!(] )|(?<=\"))"
 
 PATTERNS = {
@@ -32,11 +33,7 @@ PATTERNS = {
     "headless who": re.compile(
         rf"{_START}(?:And |But |So )?[Ww]ho (?!\w+\?)[^?\n]*$|\b[Ww]hoever\b|\b[Ww]hose is\b", re.M
     ),
-    "headless what": re.compile(
-        rf"{_START}(?:And |But |So )?[Ww]hat "
-        r"(?:is|was|were|are|has|had|came|comes|goes|stands|lies|nobody|others|it|a|an) [^?\n]*$",
-        re.M,
-    ),
+    "headless what": re.compile(rf"{_START}(?:And |But |So )?{_WHAT}", re.M),
     # One verb for notify, report, announce, return and print.
     "told": re.compile(r"\btold\b|\b[Tt]ells? of\b"),
     # "X is not valid: use a or b".
@@ -56,7 +53,7 @@ NAMES = re.compile(
 )
 #: A file without any of these has no hits. Most files have none, and this is faster than reading them as Python.
 SUSPECT = re.compile(
-    r"\b[Ww]ho\b(?! \w+\?)[^?\n]*$|\b[Ww]hat (?:is|was|were|are|has|had|came|comes|goes|stands|lies|nobody|others|it|a|an) [^?\n]*$"
+    rf"\b[Ww]ho\b(?! \w+\?)[^?\n]*$|\b{_WHAT}"
     r"|hoever|hose is|\b[Tt]ells? of|\bnone\b|#: (?:Its|Of|And|For so|For all|By whom|To whom|In which|From which)\b"
     r"|told|anew|under.way|[Ss]omebody|[Nn]obody|by chance|in the lead|word (?:is|counts|holds)|at most by itself"
     r"|(?<![a-z])who(?![a-z ])|test_what_|_(?:is|are)_no_|\bis_so\b",
