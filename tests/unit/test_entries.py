@@ -105,7 +105,8 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "otlp.read": "metrics of a client: telemetry.max.bytes, EXPANSION_MAX, FIELDS_MAX and SERIES_MAX, on a thread",
     },
     "broker/features/tiered/store.py": {
-        "import obstore": "objects are read by ranges that our own metadata has; a wrong checksum fails the read",
+        "import obstore": "records by ranges that our own metadata has, indexes up to its sizes and _OTHER_PARTS_BYTES_MAX; a"
+        " wrong checksum fails the read",
     },
     "broker/parts/listeners.py": {
         "open_connection": CLIENT,

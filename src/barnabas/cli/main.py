@@ -41,6 +41,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "dump-log": Entry("dump_log", "Print what log segments and their indexes hold."),
         "producer-perf-test": Entry("producer_perf_test", "Measure producing."),
         "consumer-perf-test": Entry("consumer_perf_test", "Measure consuming."),
+        "share-consumer-perf-test": Entry("share_consumer_perf_test", "Measure consuming with share consumers."),
     },
     "Groups": {
         "consumer-groups": Entry("consumer_groups", "List, describe, delete groups; reset and delete offsets."),
