@@ -105,7 +105,8 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "otlp.read": "metrics of a client: telemetry.max.bytes, EXPANSION_MAX, FIELDS_MAX and SERIES_MAX, on a thread",
     },
     "broker/features/tiered/store.py": {
-        "import obstore": "objects are read by ranges that our own metadata has; a wrong checksum fails the read",
+        "import obstore": "records by ranges that our own metadata has, indexes up to its sizes and _OTHER_PARTS_BYTES_MAX; a"
+        " wrong checksum fails the read",
     },
     "broker/parts/listeners.py": {
         "open_connection": CLIENT,
@@ -294,6 +295,18 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "create_connection": OURS,
         "json.loads": OURS,
         "listen": OURS,
+    },
+    "spark/connect/converters/avro.py": {
+        "import fastavro": "writes values of records; their schemas are made here",
+    },
+    "spark/connect/converters/json_converter.py": {
+        "json.loads": "a schema of an envelope that json_reader has read, printed as the key of a cache",
+    },
+    "spark/connect/jdbc/sink.py": {
+        "connect": "the database that an administrator names",
+        "json.loads": "the shape of a row, of the batch's first step",
+        "pickle.dumps": "a row that its own second step reads",
+        "pickle.loads": "a row of the batch's first step, which this module wrote",
     },
     "spark/pipelines/codecs/avro.py": {
         "import fastavro": "writes only; reading is in services.registry.values",
