@@ -6,7 +6,7 @@ Any question may stay unanswered: then the view says so, and the other questions
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -22,7 +22,7 @@ from barnabas.base.words import (
     ConfigSource,
 )
 from barnabas.client.admin.client_metrics import pushing_clients
-from barnabas.client.admin.configs import describe_configs
+from barnabas.client.admin.configs import Resource, describe_configs
 from barnabas.client.admin.groups import REBALANCING, committed_offsets, list_groups
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.admin.tokens import describe_tokens
@@ -63,6 +63,14 @@ TOPICS_AT_ONCE: Final = 200
 ONE_BY_ONE_MAX: Final = 200
 #: A broker reports after at most five seconds that ZooKeeper is unreachable.
 ZOOKEEPER_TIMEOUT_MS: Final = 8_000
+#: Errors for things that do not exist (any more).
+_GONE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
 _GIVEN: Final = (ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
 
 
@@ -234,12 +242,28 @@ class Looker:
 
     async def _topic_settings(self) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = {}
+        refused: dict[Resource, BrokerRefused] = {}
         topics = list(self._image.topics)
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             asked = [(ConfigResourceType.TOPIC, topic) for topic in topics[start : start + TOPICS_AT_ONCE]]
-            for (_, topic), entries in (await describe_configs(self._cluster, asked)).items():
+            for (_, topic), entries in (await describe_configs(self._cluster, asked, refused=refused)).items():
                 found[topic] = {entry.name: entry.value for entry in entries if entry.value is not None}
+        self._note_refusals("settings of topic", {name: error for (_, name), error in refused.items()})
         return found
+
+    def _note_refusals(self, what: str, refused: Mapping[str, BrokerRefused]) -> None:
+        """Note that some of many things could not be asked. What is gone was deleted since the list was made."""
+        there = {name: error for name, error in refused.items() if error.code not in _GONE}
+        if there:
+            name, error = next(iter(there.items()))
+            others = f" and {len(there) - 1} more" if len(there) > 1 else ""
+            self._refused.append(f"{what} {name}{others} ({error})")
+
+    def _first(self, what: str, found: Sequence[T]) -> Sequence[T]:
+        """Return those that are asked one by one, and note that there are more."""
+        if len(found) > ONE_BY_ONE_MAX:
+            self._refused.append(f"{what} beyond the first {ONE_BY_ONE_MAX} of {len(found)}")
+        return found[:ONE_BY_ONE_MAX]
 
     async def _newest(self) -> dict[TopicPartition, int]:
         partitions = [
@@ -262,10 +286,14 @@ class Looker:
         if self._unreachable:
             return ()  # each broker knows its own: a partial list would look complete
         found = []
-        for listed in (await list_transactions(self._cluster, states=["Ongoing", "PrepareAbort", "PrepareCommit"]))[
-            :ONE_BY_ONE_MAX
-        ]:
-            _, state = await describe_transaction(self._cluster, listed.transactional_id)
+        refused: dict[str, BrokerRefused] = {}
+        states = ["Ongoing", "PrepareAbort", "PrepareCommit"]
+        for listed in self._first("transactions", await list_transactions(self._cluster, states=states)):
+            try:
+                _, state = await describe_transaction(self._cluster, listed.transactional_id)
+            except BrokerRefused as error:
+                refused[listed.transactional_id] = error
+                continue
             partitions = tuple(TopicPartition(t.topic, index) for t in state.topics for index in t.partitions)
             found.append(
                 TransactionView(
@@ -276,6 +304,7 @@ class Looker:
                     partitions,
                 )
             )
+        self._note_refusals("transaction", refused)
         return tuple(found)
 
     async def _groups(self) -> tuple[Mapping[str, str], tuple[GroupPosition, ...]]:
@@ -293,10 +322,17 @@ class Looker:
                 if group.group_id in unsettled and group.state in REBALANCING
             }
         committed: dict[tuple[str, TopicPartition], int] = {}
-        for group in listed[:ONE_BY_ONE_MAX]:
-            for partition, offset in (await committed_offsets(self._cluster, group.group_id)).items():
+        refused: dict[str, BrokerRefused] = {}
+        for group in self._first("groups", listed):
+            try:
+                positions = await committed_offsets(self._cluster, group.group_id)
+            except BrokerRefused as error:
+                refused[group.group_id] = error
+                continue
+            for partition, offset in positions.items():
                 if self._is_led(partition):
                     committed[group.group_id, partition] = offset.offset
+        self._note_refusals("positions of group", refused)
         partitions = list(dict.fromkeys(partition for _, partition in committed))
         starts = await self._offsets(partitions, EARLIEST)
         ends = await self._offsets(partitions, LATEST)
