@@ -252,7 +252,7 @@ class Looker:
         return found
 
     def _note_refusals(self, what: str, refused: Mapping[str, BrokerRefused]) -> None:
-        """Note that some of many things could not be asked. What is gone was deleted since the list was made."""
+        """Note which things were refused. Things that do not exist were deleted since the list was made."""
         there = {name: error for name, error in refused.items() if error.code not in _GONE}
         if there:
             name, error = next(iter(there.items()))
