@@ -403,7 +403,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "import deltalake": TARGET,
         "import pyiceberg": TARGET,
     },
-    "testing/faults.py": {
+    "cli/faults/cluster.py": {
         "connect": OURS,
         "json.loads": OURS,
     },

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from barnabas.base.names import did_you_mean
 from barnabas.broker.runtime.faults import TEST_CLIENT_ID
+from barnabas.cli.faults.asking import Question
+from barnabas.cli.faults.broker_faults import BrokerFaults
+from barnabas.cli.faults.journal import LOG_LINES_MAX, Fault, Journal
+from barnabas.cli.faults.names import check_broker_settings
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.local_settings import SettingValue, setting_texts
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.testing.asking import Question
-from barnabas.testing.broker_faults import BrokerFaults
 from barnabas.testing.in_process import HOST, Machinery, Options
-from barnabas.testing.journal import LOG_LINES_MAX, Fault, Journal
 from barnabas.testing.loop_watch import LoopWatch
-from barnabas.testing.names import check_broker_settings
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topics import TopicHelpers
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from barnabas.base.errors import ErrorCode
+from barnabas.cli.faults.asking import Question, T
+from barnabas.cli.faults.journal import Fault, Journal
+from barnabas.cli.faults.names import checked_api, checked_error
 from barnabas.client.admin.configs import alter_quotas
-from barnabas.testing.asking import Question, T
-from barnabas.testing.journal import Fault, Journal
-from barnabas.testing.names import checked_api, checked_error
 
 
 class BrokerFaults(ABC):

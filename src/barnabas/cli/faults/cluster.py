@@ -16,6 +16,11 @@ from barnabas.broker.server.settings import session_config
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
+from barnabas.cli.faults import asking
+from barnabas.cli.faults.asking import Question, T
+from barnabas.cli.faults.broker_faults import BrokerFaults
+from barnabas.cli.faults.journal import Fault, Journal, Watch
+from barnabas.cli.faults.names import check_broker_settings
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import (
     ZOOKEEPER,
@@ -27,11 +32,6 @@ from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.testing import asking
-from barnabas.testing.asking import Question, T
-from barnabas.testing.broker_faults import BrokerFaults
-from barnabas.testing.journal import Fault, Journal, Watch
-from barnabas.testing.names import check_broker_settings
 from barnabas.zookeeper.takeover import NoSuchSession, end_session_of
 
 CONTROL_TIMEOUT_S = 60.0
