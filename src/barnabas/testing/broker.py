@@ -215,11 +215,21 @@ class BlockingBroker(_View, TopicHelpers, BrokerFaults):
 
         return self._wait_for(obey)
 
+    def _life(self, broker_id: int) -> int | None:
+        member = self._machinery.members[broker_id]
+        return id(member.faults) if member.running else None
+
     def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
         """It counts in the broker's memory, which is ours: its count outlives the broker."""
         assert isinstance(number, int)
         asked = self._machinery.members[broker_id].faults.asked[number]
-        return Fault(f"broker {broker_id}: {what}", lambda: asked.fired)
+        life = self._life(broker_id)
+
+        def end() -> None:
+            if self._life(broker_id) == life is not None:
+                self.control(broker_id, do="end_api_fault", fault=number)
+
+        return Fault(f"broker {broker_id}: {what}", lambda: asked.fired, end)
 
     # -- brokers ----------------------------------------------------------------------------------------------------------
 

@@ -266,17 +266,24 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         member = self.member(broker_id)
         return member.running and not member.paused
 
+    def _life(self, broker_id: int) -> int | None:
+        return self.pid(broker_id) if self._can_obey(broker_id) else None
+
     def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
-        pid = self.pid(broker_id)
+        life = self._life(broker_id)
 
         def fired() -> int | None:
-            if self.pid(broker_id) != pid or not self._can_obey(broker_id):
+            if self._life(broker_id) != life:
                 return None
             count = self.control(broker_id, do="fired", fault=number)
             assert isinstance(count, int)
             return count
 
-        return Fault(f"broker {broker_id}: {what}", fired)
+        def end() -> None:
+            if self._life(broker_id) == life is not None:
+                self.control(broker_id, do="end_api_fault", fault=number)
+
+        return Fault(f"broker {broker_id}: {what}", fired, end)
 
     def _running(self, broker_id: int) -> None:
         member = self.member(broker_id)
