@@ -19,6 +19,7 @@ BEYOND |= {"InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupS
 BEYOND |= {"ReadShareGroupStateSummary", "ShareFetch", "ShareAcknowledge", "ShareGroupHeartbeat", "ShareGroupDescribe"}
 BEYOND |= {"DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
 BEYOND |= {"GetTelemetrySubscriptions", "PushTelemetry", "DescribeClientMetrics"}
+BEYOND |= {"ReportToNeighbour", "DescribeNeighbours"}
 #: APIs that only barnabas has. The tests of links check their permissions.
 BEYOND |= {"CreateLink", "DescribeLinks", "AlterLink", "DeleteLink", "RenewLeaderEpoch"}
 

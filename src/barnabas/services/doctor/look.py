@@ -28,7 +28,8 @@ from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.admin.tokens import describe_tokens
 from barnabas.client.admin.transactions import describe_transaction, list_transactions
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut
+from barnabas.client.connection import Connection
+from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut, check
 from barnabas.client.image import ClusterImage
 from barnabas.client.pushing import PushingClient
 from barnabas.services.doctor.checks import clients
@@ -39,12 +40,14 @@ from barnabas.services.doctor.view import (
     DirView,
     GroupPosition,
     Limits,
+    NeighbourView,
     TierView,
     TokenView,
     TransactionView,
     ZooKeeperView,
 )
 from barnabas.services.doctor.zookeeper import look_at_zookeeper
+from barnabas.wire.messages.describe_neighbours import DescribeNeighboursRequest, DescribeNeighboursResponse
 from barnabas.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
@@ -63,6 +66,8 @@ TOPICS_AT_ONCE: Final = 200
 ONE_BY_ONE_MAX: Final = 200
 #: A broker reports after at most five seconds that ZooKeeper is unreachable.
 ZOOKEEPER_TIMEOUT_MS: Final = 8_000
+#: A clock is compared only if the answer came within this time.
+COMPARABLE_MS: Final = 1_000
 _GIVEN: Final = (ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
 
 
@@ -162,11 +167,13 @@ class Looker:
             self._unreachable[broker_id] = str(error)
             return broker_id, None
         about = f"of broker {broker_id}"
-        log_dirs, described, controller_id = await asyncio.gather(
+        log_dirs, described, controller_id, seen = await asyncio.gather(
             self._answer(f"log directories {about}", self._log_dirs(broker_id)),
             self._answer(f"settings {about}", self._settings(broker_id)),
             self._answer(f"controller {about}", self._controller_id(broker_id)),
+            self._answer(f"other brokers, as seen by broker {broker_id}", self._neighbours(broker_id, connection)),
         )
+        clock_ahead_ms, neighbours, strangers = seen or (None, {}, {})
         settings, given, confusion = described or ({}, frozenset(), "")
         return broker_id, BrokerView(
             versions={key: (low, high) for key, (low, high) in connection.versions.apis.items()},
@@ -180,6 +187,9 @@ class Looker:
             finalized=frozenset(name for name, (_, level) in connection.versions.finalized_features.items() if level),
             controller_id=controller_id,
             certificate_ends_ms=certificate_end_ms(connection.peer_certificate),
+            clock_ahead_ms=clock_ahead_ms,
+            neighbours=neighbours,
+            strangers=strangers,
         )
 
     async def _log_dirs(self, broker_id: int) -> tuple[DirView, ...]:
@@ -208,6 +218,32 @@ class Looker:
     async def _controller_id(self, broker_id: int) -> int | None:
         response = await self._cluster.ask(broker_id, MetadataRequest(topics=[]), MetadataResponse)
         return response.controller_id
+
+    async def _neighbours(
+        self, broker_id: int, connection: Connection
+    ) -> tuple[int | None, dict[int, NeighbourView], dict[int, int | None]]:
+        """Return by how much the broker's clock is ahead of ours, the brokers that it reports to, and those that report to it
+        although they are not in the cluster. Only barnabas has this API."""
+        if DescribeNeighboursRequest.API_KEY not in connection.versions.apis:
+            return None, {}, {}
+        asked_ms, asked_s = time.time_ns() // 1_000_000, time.monotonic()
+        answer = await self._cluster.ask(broker_id, DescribeNeighboursRequest(), DescribeNeighboursResponse)
+        took_ms = round((time.monotonic() - asked_s) * 1000)
+        check(answer.error_code, answer.error_message)
+        neighbours = {
+            each.broker_id: NeighbourView(
+                failing_ms=None if each.failing_ms < 0 else each.failing_ms,
+                reason=each.reason,
+                is_untrusted=each.is_untrusted,
+                round_trip_ms=None if each.round_trip_ms < 0 else each.round_trip_ms,
+            )
+            for each in answer.neighbours
+        }
+        strangers = {
+            each.broker_id: None if each.zookeeper_away_ms < 0 else each.zookeeper_away_ms for each in answer.strangers
+        }
+        ahead_ms = answer.now_ms - asked_ms - took_ms // 2 if took_ms < COMPARABLE_MS else None
+        return ahead_ms, neighbours, strangers
 
     async def _zookeeper_of(self, broker_id: int) -> tuple[str, float]:
         """Send a request that needs ZooKeeper (for a user that does not exist). Return the error, and the time that it took."""

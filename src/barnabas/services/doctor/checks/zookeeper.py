@@ -1,5 +1,7 @@
 """ZooKeeper: whether brokers reach it, how fast it answers, and whether its disk has space. Pure."""
 
+from collections.abc import Iterable, Mapping
+
 from barnabas.base.times import time_in
 from barnabas.base.znode_path import closing_command
 from barnabas.services.doctor.finding import Finding, Severity, some
@@ -15,15 +17,18 @@ _MEANS = (
 def reachable(view: ClusterView) -> list[Finding]:
     cut_off = {broker: each.zookeeper_trouble for broker, each in view.brokers.items() if each.zookeeper_trouble}
     where = view.zookeeper.connect if view.zookeeper is not None else "zookeeper.connect"
+    outside = {broker: away_ms for broker, away_ms in view.strangers().items() if away_ms is not None}
+    if outside or 0 < len(cut_off) < len(view.brokers):
+        return _some_are_cut_off(view, where, cut_off, outside)
     if cut_off:
-        affected = (
-            "no broker reaches it" if len(cut_off) == len(view.brokers) else f"brokers {some(cut_off)} cannot reach it"
-        )
-        message = f"{affected}: {next(iter(cut_off.values()))}"
+        message = f"no broker reaches it: {next(iter(cut_off.values()))}"
         advice = "start ZooKeeper, or repair the network to it; brokers register again by themselves"
-        since_ms = min((at for each in cut_off.values() if (at := time_in(each)) is not None), default=None)
         subject = f"ZooKeeper at {where}"
-        return [Finding(Severity.ERROR, "zookeeper-unreachable", subject, message, advice, _MEANS, since_ms)]
+        return [
+            Finding(
+                Severity.ERROR, "zookeeper-unreachable", subject, message, advice, _MEANS, _since_ms(cut_off.values())
+            )
+        ]
     if view.zookeeper is not None and view.zookeeper.trouble:
         reached = any(each.zookeeper_ms >= 0 for each in view.brokers.values())
         message = f"the doctor cannot ask it: {view.zookeeper.trouble}"
@@ -33,6 +38,30 @@ def reachable(view: ClusterView) -> list[Finding]:
         advice = "is it up? The brokers were not asked whether they reach it: check the ACLs (DESCRIBE on the cluster)"
         return [Finding(Severity.WARNING, "zookeeper-not-asked", f"ZooKeeper at {where}", message, advice, _MEANS)]
     return []
+
+
+def _some_are_cut_off(
+    view: ClusterView, where: str, cut_off: Mapping[int, str], outside: Mapping[int, int]
+) -> list[Finding]:
+    """Report brokers that alone do not reach ZooKeeper: those in the cluster, and those that are no longer in it but run."""
+    advice = (
+        f"repair the network between this broker and {where}; it comes back by itself. If that takes long, stop it; a restart "
+        "does not help. Leave the other brokers and ZooKeeper alone"
+    )
+    means = (
+        "the other brokers elect leaders for its partitions when its session has ended, and it gives them up; until then they "
+        "have one replica less"
+    )
+    found = []
+    for broker in sorted({*cut_off, *outside}):
+        since_ms = view.now_ms - outside[broker] if broker in outside else _since_ms([cut_off[broker]])
+        message = "it runs, but cannot reach ZooKeeper" + (f": {cut_off[broker]}" if broker in cut_off else "")
+        found.append(Finding(Severity.ERROR, "zookeeper-cut-off", f"broker {broker}", message, advice, means, since_ms))
+    return found
+
+
+def _since_ms(troubles: Iterable[str]) -> int | None:
+    return min((at for each in troubles if (at := time_in(each)) is not None), default=None)
 
 
 def answers_soon(view: ClusterView) -> list[Finding]:
