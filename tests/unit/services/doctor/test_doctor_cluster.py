@@ -208,7 +208,7 @@ def test_internal_topics_of_one_broker_with_kafkas_default_factor_are_found_on_a
     assert "internal-topic-impossible" in {finding.check for finding in report.findings}
 
 
-def test_what_is_gone_since_the_list_was_made_hides_nothing_and_a_cut_list_is_said_to_be_one(
+def test_things_that_are_gone_since_the_list_was_made_hide_nothing_and_cut_lists_are_noted(
     one_broker: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = [SimpleNamespace(transactional_id=f"ended-{number}") for number in range(3)]
