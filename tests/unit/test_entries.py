@@ -296,6 +296,18 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "json.loads": OURS,
         "listen": OURS,
     },
+    "spark/connect/converters/avro.py": {
+        "import fastavro": "writes values of records; their schemas are made here",
+    },
+    "spark/connect/converters/json_converter.py": {
+        "json.loads": "a schema of an envelope that json_reader has read, printed as the key of a cache",
+    },
+    "spark/connect/jdbc/sink.py": {
+        "connect": "the database that an administrator names",
+        "json.loads": "the shape of a row, of the batch's first step",
+        "pickle.dumps": "a row that its own second step reads",
+        "pickle.loads": "a row of the batch's first step, which this module wrote",
+    },
     "spark/pipelines/codecs/avro.py": {
         "import fastavro": "writes only; reading is in services.registry.values",
     },
