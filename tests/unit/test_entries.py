@@ -160,6 +160,15 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "cli/backup/document.py": {
         "json.loads": OWNER,
     },
+    "cli/faults/cluster.py": {
+        "connect": OURS,
+        "json.loads": OURS,
+    },
+    "cli/faults/endpoint.py": {
+        "import http.server": "on loopback, for `up --faults` alone: CONNECTIONS_MAX at once, WAIT_S for each piece, 64 KiB a"
+        " line and 100 lines of head by http.server; nothing is read behind it before the token is right",
+        "json.loads": "BODY_BYTES_MAX, after the token; RecursionError is taken for no JSON",
+    },
     "cli/fork_server.py": {
         "json.loads": OURS,
     },
@@ -417,10 +426,6 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "spark/tables/upkeep.py": {
         "import deltalake": TARGET,
         "import pyiceberg": TARGET,
-    },
-    "testing/faults.py": {
-        "connect": OURS,
-        "json.loads": OURS,
     },
     "testing/simulation/guests.py": {
         "connect": SIMULATED,
