@@ -137,6 +137,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "broker/storage/cleaner/job.py": {
         "json.loads": OURS,
     },
+    "broker/zookeeper_client/ensemble.py": {
+        "open_connection": "_ANSWER_BYTES_MAX, and MEMBER_TIMEOUT_S for a four-letter word and its answer",
+    },
     "broker/zookeeper_client/json_data.py": {
         "json.loads": "znodes, jute.maxbuffer; whatever they hold, only Malformed is raised",
     },

@@ -40,6 +40,7 @@ from barnabas.services.doctor.view import (
     DirView,
     GroupPosition,
     Limits,
+    MemberView,
     NeighbourView,
     TierView,
     TokenView,
@@ -181,7 +182,7 @@ class Looker:
             self._answer(f"controller {about}", self._controller_id(broker_id)),
             self._answer(f"other brokers, as seen by broker {broker_id}", self._neighbours(broker_id, connection)),
         )
-        clock_ahead_ms, neighbours, strangers = seen or (None, {}, {})
+        clock_ahead_ms, neighbours, strangers, members = seen or (None, {}, {}, {})
         settings, given, confusion = described or ({}, frozenset(), "")
         return broker_id, BrokerView(
             versions={key: (low, high) for key, (low, high) in connection.versions.apis.items()},
@@ -198,6 +199,7 @@ class Looker:
             clock_ahead_ms=clock_ahead_ms,
             neighbours=neighbours,
             strangers=strangers,
+            members=members,
         )
 
     async def _log_dirs(self, broker_id: int) -> tuple[DirView, ...]:
@@ -229,11 +231,11 @@ class Looker:
 
     async def _neighbours(
         self, broker_id: int, connection: Connection
-    ) -> tuple[int | None, dict[int, NeighbourView], dict[int, int | None]]:
-        """Return by how much the broker's clock is ahead of ours, the brokers that it reports to, and those that report to it
-        although they are not in the cluster. Only barnabas has this API."""
+    ) -> tuple[int | None, dict[int, NeighbourView], dict[int, int | None], dict[str, MemberView]]:
+        """Return by how much the broker's clock is ahead of ours, the brokers that it reports to, those that report to it
+        although they are not in the cluster, and ZooKeeper's members. Only barnabas has this API."""
         if DescribeNeighboursRequest.API_KEY not in connection.versions.apis:
-            return None, {}, {}
+            return None, {}, {}, {}
         asked_ms, asked_s = time.time_ns() // 1_000_000, time.monotonic()
         answer = await self._cluster.ask(broker_id, DescribeNeighboursRequest(), DescribeNeighboursResponse)
         took_ms = round((time.monotonic() - asked_s) * 1000)
@@ -251,7 +253,13 @@ class Looker:
             each.broker_id: None if each.zookeeper_away_ms < 0 else each.zookeeper_away_ms for each in answer.strangers
         }
         ahead_ms = answer.now_ms - asked_ms - took_ms // 2 if took_ms < COMPARABLE_MS else None
-        return ahead_ms, neighbours, strangers
+        members = {
+            each.address: MemberView(
+                None if each.failing_ms < 0 else each.failing_ms, each.reason, each.is_up, each.is_behind
+            )
+            for each in answer.zookeeper_members
+        }
+        return ahead_ms, neighbours, strangers, members
 
     async def _zookeeper_of(self, broker_id: int) -> tuple[str, float]:
         """Send a request that needs ZooKeeper (for a user that does not exist). Return the error, and the time that it took."""
