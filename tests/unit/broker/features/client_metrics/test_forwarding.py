@@ -99,7 +99,9 @@ async def test_oldest_pushes_are_dropped_and_counted_while_the_collector_is_away
             forwarder.add(push_named(f"metric-{number}"))
             assert forwarder.queue_bytes <= 4 * len(one)
         forwarder.add(push_named("x" * 1_000))
-        assert (forwarder.dropped, forwarder.queue_bytes) == (8, len(one)), "what is being sent cannot be dropped"
+        assert (forwarder.dropped, forwarder.queue_bytes) == (8, len(one)), (
+            "the push of the request in flight cannot be dropped"
+        )
         forwarder.add(push_named("metric-8"))
         with MetricsCollector(port) as collector:
             await eventually(lambda: forwarder.forwarded == 2)
@@ -107,7 +109,7 @@ async def test_oldest_pushes_are_dropped_and_counted_while_the_collector_is_away
     assert forwarder.queue_bytes == 0
 
 
-async def test_what_the_collector_refuses_is_dropped_and_what_it_rejects_is_counted(
+async def test_push_that_the_collector_refuses_is_dropped_and_rejected_points_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with MetricsCollector() as collector:
@@ -133,7 +135,7 @@ async def test_waiting_pushes_go_out_in_one_request(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "file:///tmp/x", "http://", "grpc://collector:4317"])
-def test_endpoint_that_is_no_http_url_is_refused(endpoint: str) -> None:
+def test_endpoint_must_be_an_http_url(endpoint: str) -> None:
     with pytest.raises(ConfigError, match=r"barnabas\.client\.metrics\.otlp\.endpoint=.* is not valid"):
         url_of(endpoint)
 
