@@ -46,13 +46,16 @@ HAND_WRITTEN = {
     5: ("stop_replica", "StopReplica", 0, 4, 2, 2),
     6: ("update_metadata", "UpdateMetadata", 0, 8, 6, 6),
     7: ("controlled_shutdown", "ControlledShutdown", 0, 3, 3, 3),
-    # Our own messages: links, metrics of clients. Far above Kafka's keys, because other brokers also number their own messages.
+    # Our own messages: links, metrics of clients, brokers about each other. Far above Kafka's keys, because other brokers also
+    # number their own messages.
     10000: ("create_link", "CreateLink", 0, 0, 0, 0),
     10001: ("describe_links", "DescribeLinks", 0, 0, 0, 0),
     10002: ("alter_link", "AlterLink", 0, 0, 0, 0),
     10003: ("delete_link", "DeleteLink", 0, 0, 0, 0),
     10004: ("renew_leader_epoch", "RenewLeaderEpoch", 0, 0, 0, 0),
     10005: ("describe_client_metrics", "DescribeClientMetrics", 0, 0, 0, 0),
+    10006: ("report_to_neighbour", "ReportToNeighbour", 0, 0, 0, 0),
+    10007: ("describe_neighbours", "DescribeNeighbours", 0, 0, 0, 0),
 }
 
 #: Lists of structs that are null by default: kio does not keep that default.

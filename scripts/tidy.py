@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-#: Written by a program, or by other people.
+#: Written by a program or by other people, or lists of the words themselves.
 NOT_OURS = (
     "src/barnabas/wire/messages/",
     "src/barnabas/services/console/static/vendor/",
     "tests/golden/",
     "tests/unit/test_tidy.py",
+    "scripts/tidy.py",
 )
+_WHAT = r"[Ww]hat (?:is|was|were|are|has|had|came|comes|goes|stands|lies|nobody|others|it|a|an) [^?\n]*$"
 _START = r"(?:^|(?<=[.:;,?!(] )|(?<=\"))"
 
 PATTERNS = {
@@ -31,11 +33,7 @@ PATTERNS = {
     "headless who": re.compile(
         rf"{_START}(?:And |But |So )?[Ww]ho (?!\w+\?)[^?\n]*$|\b[Ww]hoever\b|\b[Ww]hose is\b", re.M
     ),
-    "headless what": re.compile(
-        rf"{_START}(?:And |But |So )?[Ww]hat "
-        r"(?:is|was|were|are|has|had|came|comes|goes|stands|lies|nobody|others|it|a|an) [^?\n]*$",
-        re.M,
-    ),
+    "headless what": re.compile(rf"{_START}(?:And |But |So )?{_WHAT}", re.M),
     # One verb for notify, report, announce, return and print.
     "told": re.compile(r"\btold\b|\b[Tt]ells? of\b"),
     # "X is not valid: use a or b".
@@ -53,6 +51,16 @@ PATTERNS = {
 NAMES = re.compile(
     r"(?:^|_)(?:told|anew|whoever|who|nobody|somebody|under_way)(?:_|$)|^test_what_|(?<!there)_(?:is|are)_no_(?!longer|larger)|_is_none_|_that_are_none|^is_so$"
 )
+#: A file without any of these has no hits. Most files have none, and this is faster than reading them as Python.
+SUSPECT = re.compile(
+    rf"\b[Ww]ho\b(?! \w+\?)[^?\n]*$|\b{_WHAT}"
+    r"|hoever|hose is|\b[Tt]ells? of|\bnone\b|#: (?:Its|Of|And|For so|For all|By whom|To whom|In which|From which)\b"
+    r"|told|anew|under.way|[Ss]omebody|[Nn]obody|by chance|in the lead|word (?:is|counts|holds)|at most by itself"
+    r"|(?<![a-z])who(?![a-z ])|test_what_|_(?:is|are)_no_|\bis_so\b",
+    re.M,
+)
+#: The beginning of a function, or of what stands behind one.
+BEGINNING = re.compile(r"( *)(?:(def |async def )|class |@)")
 
 
 class Hit(NamedTuple):
@@ -64,6 +72,8 @@ class Hit(NamedTuple):
 
 def hits_in(path: Path) -> Iterator[Hit]:
     source = path.read_text()
+    if path.suffix == ".py" and not SUSPECT.search(source):
+        return
     tree = ast.parse(source) if path.suffix == ".py" else None
     for line, text in _prose(source, tree):
         for pattern, expression in PATTERNS.items():
@@ -112,11 +122,37 @@ def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+def long_functions(path: Path, lines_max: int) -> Iterator[str]:
+    source = path.read_text()
+    if not _may_have_function_longer_than(lines_max, source):
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            if node.end_lineno - node.lineno + 1 > lines_max:
+                yield f"{path}:{node.lineno} {node.name}"
+
+
+def _may_have_function_longer_than(lines_max: int, source: str) -> bool:
+    """A function ends before the next function, class or decorator that is not indented more than it."""
+    open_functions: list[tuple[int, int]] = []
+    lines = source.splitlines()
+    for number, line in enumerate([*lines, "@ the end"]):
+        if beginning := BEGINNING.match(line):
+            indent = len(beginning[1])
+            while open_functions and open_functions[-1][0] >= indent:
+                if number - open_functions.pop()[1] > lines_max:
+                    return True
+            if beginning[2]:
+                open_functions.append((indent, number))
+    return False
+
+
 def ours(*places: Path, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]:
-    for place in places:
-        files = [place] if place.is_file() else sorted(place.rglob("*"))
-        for path in files:
-            relative = str(path.resolve().relative_to(ROOT)) if path.resolve().is_relative_to(ROOT) else str(path)
+    for place in map(Path.resolve, places):
+        root = f"{ROOT}/" if place.is_relative_to(ROOT) else ""
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            relative = str(path).removeprefix(root)
             if path.suffix in suffixes and "__pycache__" not in path.parts and not relative.startswith(NOT_OURS):
                 yield path
 

@@ -56,7 +56,9 @@ class MemoryStore:
         self._end("get", key)
         return memoryview(data)
 
-    async def get(self, key: str) -> bytes:
+    async def get(self, key: str, *, bytes_max: int) -> bytes:
+        if len(self.objects.get(key, b"")) > bytes_max:
+            raise StoreFault(f"{key} has {len(self.objects[key])} bytes, more than {bytes_max}")
         return bytes(await self.get_range(key, 0, len(self.objects.get(key, b""))))
 
     async def delete(self, keys: Iterable[str]) -> None:

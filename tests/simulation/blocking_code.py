@@ -55,6 +55,8 @@ class BlockingCode(Generic[T]):
             self._steps += 1
             try:
                 self._at_step(self._steps)
+                if self.process.is_paused:
+                    await asyncio.sleep(0)  # the loop turns again when the process goes on
                 self._answer = await operation()
             except Torn as torn:
                 self._is_torn, self._error = True, torn

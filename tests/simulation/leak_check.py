@@ -7,7 +7,7 @@ is being read, and each belongs to a segment that the broker knows.
 
 import types
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.storage.file_handle import OpenFile
@@ -22,11 +22,14 @@ QUIET_S = 12.0
 #: Classes of objects that belong to a client. None may remain.
 CLIENTS = ("DelayedProduce", "DelayedDeleteRecords", "ClassicMember", "ConsumerMember")
 #: Classes of objects that a broker needs for each other broker: waiting fetches, requests and their responses.
-LINKS = ("DelayedFetch", "Call", "_Pending")
+LINKS = ("_LongPoll", "Call", "_Pending")
 #: Objects of the simulator refer to all processes of the world.
 _SIMULATOR = "barnabas.testing.simulation."
 #: Files that are deleted after `file.delete.delay.ms`.
 _DELETIONS = ("_delete_later", "_remove_tree_later")
+
+#: Where empty entries remain for a while.
+_MAY_BE_EMPTY = ("Deadlines._slots", "Deadlines._order")
 
 
 def left(cluster: "SimCluster") -> list[str]:
@@ -77,8 +80,9 @@ def walk(root: object) -> tuple[Counter[str], tuple[str, int], list[OpenFile]]:
         seen.add(id(each))
         kind = type(each)
         if isinstance(each, dict | list | set | frozenset | deque | tuple):
-            if len(each) > largest[1]:
-                largest = (place, len(each))
+            size = _filled(each) if place in _MAY_BE_EMPTY else len(each)
+            if size > largest[1]:
+                largest = (place, size)
             left += [(item, f"{place}[]") for item in (_both(each) if isinstance(each, dict) else each)]
         elif isinstance(each, types.MethodType):
             left.append((each.__self__, place))
@@ -92,6 +96,11 @@ def walk(root: object) -> tuple[Counter[str], tuple[str, int], list[OpenFile]]:
                 files.append(each)
             left += [(value, f"{kind.__name__}.{name}") for name, value in _fields(each).items()]
     return kinds, largest, files
+
+
+def _filled(container: Collection[Any]) -> int:
+    """Count the entries that hold anything: the slot of a deadline that was removed stays, empty, until its time."""
+    return sum(bool(each) for each in container.values()) if isinstance(container, dict) else 0
 
 
 def _both(mapping: Mapping[Any, Any]) -> Iterator[Any]:

@@ -17,6 +17,8 @@ _WORLDS: Final = {
     "link": "linked clusters",
     "tier": "tiered storage",
     "spark": "queries of Spark",
+    "registry": "a registry",
+    "share": "share groups",
 }
 
 
@@ -70,13 +72,13 @@ def render() -> str:
             "`tests/simulation/mutants.json` has the results, and `python -m tests.simulation.mutant_table` writes this page",
             "from them. This command runs one mutant:",
             "",
-            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage|link|tier|spark|registry]',
+            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage|link|tier|spark|registry|share]',
             "",
             "*Defect* names a real defect that was found and fixed before, and that the mutant puts back. *World* is the",
             "profile of the cluster, *a mix*, *logs alone* (`storage_world.py`), *linked clusters* (`link_world.py`),",
-            "*tiered storage* (`tier_world.py`), *queries of Spark* (`spark_world.py`) or *a registry* (`registry_world.py`).",
-            "*Seed* is the seed that found it, and *tried* is the number of seeds that were tried. The search begins with the",
-            "profile that the mutant names.",
+            "*tiered storage* (`tier_world.py`), *queries of Spark* (`spark_world.py`), *share groups* (`share_world.py`) or",
+            "*a registry* (`registry_world.py`). *Seed* is the seed that found it, and *tried* is the number of seeds that",
+            "were tried. The search begins with the profile that the mutant names.",
             "",
             "| mutant | defect | world | seed | tried | broken promise |",
             "|---|---|---|---|---|---|",

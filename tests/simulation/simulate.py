@@ -72,6 +72,15 @@ def run_registry(seed: int) -> dict[str, Any]:
     return _report_of(seed, cluster, cluster.run, began_s)
 
 
+def run_share(seed: int) -> dict[str, Any]:
+    """Run a cluster with share groups."""
+    from tests.simulation.share_world import ShareWorld
+
+    began_s = _begin(seed)
+    cluster = ShareWorld(seed)
+    return _report_of(seed, cluster, cluster.run, began_s)
+
+
 def _begin(seed: int) -> float:
     _seed_random(seed)
     log = logging.getLogger("barnabas")
@@ -181,6 +190,7 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
         "link": lambda: run_linked(seed),
         "spark": lambda: run_spark(seed),
         "registry": lambda: run_registry(seed),
+        "share": lambda: run_share(seed),
         "tier": lambda: run_tiered(seed, seconds=options.get("seconds")),
     }
     report = {**_NO_REPORT, "seed": seed} | in_child(worlds[world])
@@ -225,9 +235,10 @@ def main() -> int:
     parser.add_argument("--mutant", help="put this defect into the code")
     parser.add_argument(
         "--world",
-        choices=("cluster", "storage", "link", "tier", "spark", "registry"),
+        choices=("cluster", "storage", "link", "tier", "spark", "registry", "share"),
         default="cluster",
-        help="whole brokers, logs alone, two linked clusters, or a cluster with tiered storage, queries of Spark or a registry",
+        help="whole brokers, logs alone, two linked clusters, or a cluster with tiered storage, queries of Spark, a registry "
+        "or share groups",
     )
     parser.add_argument("--stop-at-first", action="store_true")
     parser.add_argument("--seconds", type=float, help="virtual seconds of faults")

@@ -27,6 +27,7 @@ from barnabas.spark.checkpoint import CheckpointElsewhere
 from barnabas.spark.sink import StreamWriter, Written
 from barnabas.spark.sink_connection import SinkConnection
 from barnabas.testing.simulation.loop import ProcessDied
+from barnabas.testing.simulation.process import Process
 from tests.simulation.blocking_code import BlockingCode, Torn, current, simulate
 from tests.simulation.load import Client
 
@@ -224,6 +225,8 @@ class Driver(Worker):
         self.dies_in = 0
         #: The same for the Python process that commits, while Spark's driver lives on and aborts.
         self.is_torn_in = 0
+        #: Number of blocking steps after which it is paused in a commit; 0: it is not.
+        self.pauses_in = 0
 
     async def main(self) -> None:
         try:
@@ -276,11 +279,17 @@ class Driver(Worker):
         self.query.rows_done += len(rows)
         self.note(f"batch {batch}: is done")
 
+    def pause_process(self) -> None:
+        Process.pause(self)
+
     def _step(self, number: int) -> None:
         if self.dies_in and number >= self.dies_in:
             self.dies_in = 0
             self.kill()
             raise ProcessDied
+        if self.pauses_in and number >= self.pauses_in:
+            self.pauses_in = 0
+            self.pause_process()
         if self.is_torn_in and number >= self.is_torn_in:
             self.is_torn_in = 0
             raise Torn

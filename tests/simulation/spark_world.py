@@ -26,7 +26,6 @@ from barnabas.spark import checkpoint_replan
 from barnabas.spark.batch_identity import NotTheSameBatch
 from barnabas.spark.checkpoint import FILE, CheckpointElsewhere
 from barnabas.spark.checkpoint_files import CheckpointFiles
-from barnabas.testing.simulation.process import Process
 from tests.simulation.cluster import SETTLE_S, SimCluster
 from tests.simulation.load import Client
 from tests.simulation.scenario import Scenario
@@ -111,6 +110,8 @@ class Operator(Client):
                 if self.world.now_s > until_s:
                     await self._disturb(driver)
                     until_s = self.world.now_s + self.chance.uniform(0.5, 6.0)
+                if driver.is_paused:
+                    await self._go_on_beside(driver)
                 await asyncio.sleep(0.05)
             await self._stop(driver)
 
@@ -127,6 +128,8 @@ class Operator(Client):
             driver.dies_in = self.chance.randint(1, 60)
         elif what < 0.6:
             driver.is_torn_in = self.chance.randint(1, 60)
+        elif self._spark.kind == "two drivers" and what < 0.9:
+            driver.pauses_in = self.chance.randint(1, 90)
 
     async def _disturb(self, driver: Driver) -> None:
         """Kill the driver at any moment, or start another one beside it."""
@@ -137,7 +140,12 @@ class Operator(Client):
             driver.kill()
             return
         if self.chance.random() < 0.5:
-            Process.pause(driver)
+            driver.pause_process()
+        await self._go_on_beside(driver)
+
+    async def _go_on_beside(self, driver: Driver) -> None:
+        """Let another start of the query go on for a while. If the first one is paused, it goes on at any moment."""
+        if driver.is_paused:
             self.world.after(self.chance.uniform(1.0, 8.0), lambda: self._resume(driver))
         second = self._start(driver.query)
         self._replaced.append(second)

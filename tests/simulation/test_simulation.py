@@ -21,6 +21,7 @@ LINKED = (0, 4) if SEEDS <= 100 else (0, SEEDS // 10)
 #: late (29).
 SPARK = "2,3,4,29" if SEEDS <= 100 else f"0:{SEEDS // 20}"
 REGISTRY = "0:3" if SEEDS <= 100 else f"0:{SEEDS // 20}"
+SHARE = "0:4" if SEEDS <= 100 else f"0:{SEEDS // 10}"
 CHUNK = 6 if SEEDS <= 100 else 25
 
 
@@ -78,6 +79,12 @@ def test_registry_keeps_every_schema_that_it_has_acknowledged() -> None:
     report = simulate(REGISTRY, "--world", "registry")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 10 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
+
+
+def test_share_groups_keep_their_promises() -> None:
+    report = simulate(SHARE, "--world", "share")
+    assert not report["failures"], describe(report)
+    assert report["acknowledged"] > 50 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
 
 
 def test_same_seed_of_a_registry_is_the_same_run() -> None:

@@ -25,7 +25,7 @@ _POLL_MS: Final = 100
 _EXTRA: Final = ", rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
 
 
-def _interval(text: str) -> int:
+def positive_interval(text: str) -> int:
     if (number := int(text)) <= 0:
         raise UsageError("Reporting interval must be greater than 0.")
     return number
@@ -46,7 +46,7 @@ TOOL = Tool(
         Option(
             "--reporting-interval",
             "Between two lines of --show-detailed-stats.",
-            _interval,
+            positive_interval,
             metavar="MS",
             default="5000",
         ),

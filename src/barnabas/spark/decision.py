@@ -10,11 +10,12 @@ written again; another batch under the same number is refused, unless the user a
 
 Invariants: decisions of a query are ordered by generation, then batch; a new generation begins where the user accepts a batch
 that was planned again, or replans with `barnabas pipeline offsets`. A batch is decided when the one before it has ended, hence
-every decided batch but the last has ended. A decision never changes, except that it is voided if none of its rows can be seen.
+every decided batch but the last has ended. A decision's transactions never change, except that it is voided if none of its rows
+can be seen. Its run does, if another start takes over with the same batch.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -78,7 +79,7 @@ class Decision:
 
     kind: str
     batch: int
-    #: The start of the query that decided, and the earlier starts that must not decide any more.
+    #: The start of the query that decided, or took over since; and the other starts, which must not decide any more.
     run: str
     superseded: tuple[str, ...] = ()
     decided_at_ms: int
@@ -264,13 +265,13 @@ def _json(data: bytes, what: str) -> Any:
 
 
 class Superseded(NamedTuple):
-    """A newer start of the query decides from now on: this start must end."""
+    """Another start of the query decides from now on: this start must end."""
 
     by_run: str
 
 
 class AlreadyDecided(NamedTuple):
-    """An earlier start decided the batch, or this one before it died: the driver aborts the transactions written since."""
+    """Another start decided the batch, or this one before it died: the driver aborts the transactions written since."""
 
     #: The transactional ids that hold the batch.
     named: frozenset[str]
@@ -293,7 +294,7 @@ class Undecided(NamedTuple):
     unfinished: Decision | None
     #: Runs that the decision has to name.
     superseded: tuple[str, ...]
-    #: The first decision of this start: the driver aborts the transactions that earlier starts left open.
+    #: The first decision of this start: it names all others that have open transactions, and the driver then aborts these.
     is_takeover: bool
     generation: int = 0
     #: The user wants the rows of the batch thrown away: the decision names no transactions.
@@ -331,7 +332,7 @@ def judge(state: QueryState, candidate: Candidate) -> Verdict:
         return Undecided(None, (), is_takeover=True)
     if run != known.run and run in known.superseded:
         return Superseded(known.run)
-    superseded = known.superseded if known.run == run else (*known.superseded, known.run)[-SUPERSEDED_MAX:]
+    superseded = known.superseded if known.run == run else replaced(known)
     next_one = Undecided(state.unfinished, superseded, is_takeover=known.run != run, generation=known.generation)
     if candidate.identity is None:
         if candidate.batch <= known.batch:
@@ -349,6 +350,19 @@ def judge(state: QueryState, candidate: Candidate) -> Verdict:
     if candidate.accepted:
         return next_one._replace(generation=known.generation + 1, is_skipped=candidate.accepted == SKIP)
     return Refused(known, state.unfinished, _why_refused(known, candidate))
+
+
+def replaced(known: Decision) -> tuple[str, ...]:
+    """Return the runs that must not decide any more once another one has taken over."""
+    return (*known.superseded, known.run)[-SUPERSEDED_MAX:]
+
+
+def superseding(superseded: tuple[str, ...], open_runs: Set[str]) -> tuple[str, ...]:
+    """Return the runs that a decision has to name: also all others that have open transactions, which are to be aborted.
+
+    The decision comes first, so that none of these runs can decide a transaction that another driver is about to abort.
+    """
+    return (*superseded, *sorted(open_runs - {*superseded}))
 
 
 class _Line(Enum):

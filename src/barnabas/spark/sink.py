@@ -241,7 +241,7 @@ def _is_decided(connection: SinkConnection, options: SinkOptions, batch: BatchOf
             return True
         case Undecided(is_skipped=is_skipped):
             return is_skipped
-    return False  # a newer start of the query decides: the driver raises that
+    return False  # another start of the query decides: the driver raises that
 
 
 def _begin(connection: SinkConnection, name: str, options: SinkOptions) -> tuple[str, ProducerIdentity]:

@@ -110,7 +110,7 @@ async def _find(store: Store, url: str) -> dict[TopicPartition, StoreLog]:
     }
     if not names:
         raise ConfigError(f"{url} holds no segment of a topic")
-    indexes = await get_indexes(store, names)
+    indexes = await get_indexes(store, {key: sizes[key] for key in names})
     by_partition: dict[TierPartition, dict[str, ObjectName]] = {}
     for key, name in names.items():
         by_partition.setdefault(name.id.of, {})[key] = name

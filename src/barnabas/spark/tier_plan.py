@@ -8,7 +8,7 @@ resolved before, so the records are those that the brokers would return: nothing
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -175,7 +175,7 @@ class TierPlanner:
         newest = cache.segment_for(tiered.leader_epoch, tiered.offset)
         if newest is None:
             return [], {}  # deleted, or so new that its event has not arrived
-        bundles = asyncio.run(get_indexes(store, [layout.log_key(newest)]))
+        bundles = asyncio.run(get_indexes(store, _sized([newest])))
         epochs = _epochs(bundles[layout.log_key(newest)])
         # Records below the log start are deleted, even if the store still has them: brokers do not return them.
         first, last = max(wanted.from_offset, log_start), min(wanted.until_offset, tiered.offset + 1)
@@ -185,7 +185,7 @@ class TierPlanner:
         if self._options.read_committed and found:
             through = pieces(cache, epochs, found[0].offset, tiered.offset + 1)
             aborting = [each.segment for each in through if not each.segment.txn_index_empty]
-        bundles |= asyncio.run(get_indexes(store, map(layout.log_key, [*needed, *aborting])))
+        bundles |= asyncio.run(get_indexes(store, _sized([*needed, *aborting])))
         keys = map(layout.log_key, aborting)
         aborted = self._aborted(client, wanted.partition, tiered, {key: bundles[key] for key in keys})
         slices = [
@@ -280,6 +280,10 @@ def _url_of(client: BlockingClient) -> str | None:
             raise ConfigError(f"{_URL} cannot be asked for ({refused.code.name}): set the option tierUrl") from refused
         return next((entry.value for entry in entries if entry.name == _URL and entry.value), None)
     return None
+
+
+def _sized(segments: Iterable[RemoteSegment]) -> dict[str, int | None]:
+    return {layout.log_key(each): each.size_bytes for each in segments}
 
 
 def _epochs(parts: Mapping[Part, bytes]) -> LeaderEpochCache:

@@ -171,7 +171,7 @@ def _next_start(start: int) -> int:
 
 def _get_blocks(store: Store, log_key: str) -> Blocks | None:
     """Return the checksums of an object; None if it was copied without. Raises `StoreFault`."""
-    return layout.blocks_of(log_key, asyncio.run(get_indexes(store, [log_key]))[log_key])
+    return layout.blocks_of(log_key, asyncio.run(get_indexes(store, {log_key: None}))[log_key])
 
 
 def _get(store: Store, key: str, start: int, end: int, checksums: "Future[Blocks | None]") -> memoryview:

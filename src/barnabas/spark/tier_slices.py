@@ -7,7 +7,7 @@ leaves out.
 
 import asyncio
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -65,22 +65,26 @@ def index_places(data: bytes, base_offset: int, size_bytes: int) -> Iterator[Pla
         yield Place(base_offset + relative, position)
 
 
-async def get_indexes(store: Store, log_keys: Iterable[str]) -> dict[str, dict[Part, bytes]]:
-    """Read the second object of each segment, several at once. Raises `StoreFault`."""
+async def get_indexes(store: Store, log_keys: Mapping[str, int | None]) -> dict[str, dict[Part, bytes]]:
+    """Read the second object of each segment, several at once. Raises `StoreFault`.
+
+    `log_keys`: the first objects, with their sizes if these are known.
+    """
     slots = asyncio.Semaphore(_GETS_AT_ONCE)
 
-    async def get(log_key: str) -> dict[Part, bytes]:
+    async def get(log_key: str, size_bytes: int | None) -> dict[Part, bytes]:
         key = layout.indexes_of(log_key)
+        bytes_max = layout.indexes_bytes_max() if size_bytes is None else layout.indexes_bytes_max(size_bytes)
         async with slots:
             try:
-                parts = layout.unpack_indexes(await store.get(key))
+                parts = layout.unpack_indexes(await store.get(key, bytes_max=bytes_max))
                 layout.blocks_of(log_key, parts)
                 return parts
             except Malformed as error:
                 raise StoreFault(f"{key}: {error}") from error
 
-    distinct = list(dict.fromkeys(log_keys))
-    return dict(zip(distinct, await asyncio.gather(*map(get, distinct)), strict=True))
+    found = await asyncio.gather(*(get(key, size_bytes) for key, size_bytes in log_keys.items()))
+    return dict(zip(log_keys, found, strict=True))
 
 
 def aborted_in(log_key: str, parts: Mapping[Part, bytes]) -> Iterator[AbortedTxn]:

@@ -5,13 +5,14 @@ driver's transactional id fences any other), reads the decisions, and carries ou
 the transactions from timing out if the brokers can (KIP-939), record the decision, end every transaction, record the end.
 A driver that dies on the way leaves a decision or none; the next one finishes the batch or starts over.
 
-Transactions that no decision names are aborted: those of this start after each batch, those of earlier starts at the first.
+Transactions that no decision names are aborted after each batch: those of this start, and those of the starts that the decision
+names as superseded. Their drivers cannot decide any more, so this holds however long a driver is paused before it aborts.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from os.path import commonprefix
 from typing import Final
 
@@ -39,15 +40,13 @@ from barnabas.spark.decision import (
 )
 from barnabas.spark.sink_connection import SinkConnection
 from barnabas.spark.sink_options import REWRITE, SKIP, SinkOptions
+from barnabas.spark.transactional_ids import batch_prefix, driver_id, query_prefix, run_of
 from barnabas.spark.unended import Unended
 
 log = logging.getLogger(__name__)
 
 #: A driver that dies while it decides holds its transaction open for this long at most.
 _DRIVER_TIMEOUT_MS: Final = 60_000
-#: A start uses its transactional ids again after this number of batches: by then an attempt that lingers is fenced. So a
-#: coordinator has to remember only a bounded number of ids.
-ID_CYCLE: Final = 4
 
 #: Errors that say that another producer has the transaction, or that it was aborted: it timed out.
 _LOST: Final = frozenset(
@@ -114,7 +113,7 @@ class BatchOf:
 
     def ids(self, prefix: str) -> str:
         """Return the common beginning of its tasks' transactional ids; partition and attempt follow."""
-        return f"{run_prefix(prefix, self.query, self.run)}{self.batch % ID_CYCLE}/"
+        return batch_prefix(prefix, self.query, self.run, self.batch)
 
     def __str__(self) -> str:
         return f"batch {self.batch} of query {self.query}" if self.kind != BATCH else f"batch write {self.query}"
@@ -141,18 +140,6 @@ def _fenced(batch: BatchOf, refused: BrokerRefused) -> DriverReplaced:
         f"{batch} was not committed: another driver of the same query has taken over ({refused}). "
         "The transactions of this one are aborted; stop it, and let the newer one go on"
     )
-
-
-def query_prefix(prefix: str, query: str) -> str:
-    return f"{prefix}/{query}/"
-
-
-def run_prefix(prefix: str, query: str, run: str) -> str:
-    return f"{query_prefix(prefix, query)}{run}/"
-
-
-def driver_id(prefix: str, query: str) -> str:
-    return f"{query_prefix(prefix, query)}driver"
 
 
 class Driver:
@@ -194,8 +181,9 @@ class Driver:
             case Superseded(by_run):
                 self._abort(written)
                 raise DriverReplaced(
-                    f"{batch} was not committed: the query was started again (run {by_run}) while this start (run "
-                    f"{batch.run}) still ran. Its transactions are aborted; stop it, and let the newer one go on"
+                    f"{batch} was not committed: the query was started again, or an earlier start of it went on (run {by_run}) "
+                    f"while this start (run {batch.run}) still ran. Its transactions are aborted. Let one of the two go on; if "
+                    "the other one is gone, start the query again"
                 )
             case Refused(decided, unfinished, reason):
                 self._abort(written)
@@ -206,13 +194,18 @@ class Driver:
                 self._abort({name: producer for name, producer in written.items() if name not in named})
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
-                self._sweep_others(batch, driver, identity, keep={driver, *named})
+                last = known.of(batch.query).decision
+                assert last is not None, "the batch was decided"
+                superseded = self._take_over(batch, last, where, driver, identity)
+                self._sweep(batch, {batch.run, *superseded}, keep=named)
                 self._note_repeated(batch, rows, caveat)
             case Undecided() as verdict:
-                self._commit_undecided(batch, written, verdict, where, driver, identity, skipped=skipped, rows=rows)
+                superseded = self._commit_undecided(
+                    batch, written, verdict, where, driver, identity, skipped=skipped, rows=rows
+                )
                 if verdict.is_takeover:
                     self._tidy(known, where, batch.query)
-                self._sweep_losers(run_prefix(options.transactional_id_prefix, batch.query, batch.run))
+                self._sweep(batch, {batch.run, *superseded})
 
     def _refuse_early(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
         """Refuse before this start becomes the query's only driver: a query with a foreign checkpoint must not fence the right
@@ -249,11 +242,12 @@ class Driver:
         *,
         skipped: int,
         rows: int,
-    ) -> None:
+    ) -> tuple[str, ...]:
+        """Decide the batch and finish it. Return the starts that must not decide any more."""
         if verdict.unfinished is not None:
             self._finish(batch.query, verdict.unfinished, where, driver, identity)
         if verdict.is_takeover:
-            identity = self._sweep_others(batch, driver, identity, keep={driver, *written})
+            verdict = verdict._replace(superseded=decision.superseding(verdict.superseded, self._open_runs(batch)))
         if verdict.is_skipped:
             self._abort(written)
             written = {}
@@ -268,6 +262,7 @@ class Driver:
             log.warning("%s: %s", batch, verdict.caveat)
         decided, identity = self._decide(batch, written, verdict, where, driver, identity)
         self._finish(batch.query, decided, where, driver, identity)
+        return decided.superseded
 
     def _note_repeated(self, batch: BatchOf, rows: int, caveat: str) -> None:
         log.warning(
@@ -285,13 +280,19 @@ class Driver:
         if not written:
             return
         options = self._options
-        # InitProducerId commits or aborts a decision that a driver of the query has begun.
-        driver = driver_id(options.transactional_id_prefix, batch.query)
-        self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
-        found = self._connection.decisions(options.decisions_topic, batch.query)
-        decided = None if found is None else found[1].of(batch.query).decision
+        decided = self._last_decision(batch.query)
+        if decided is None or batch.run not in decided.superseded:
+            # InitProducerId commits or aborts a decision that a driver of the query has begun. A start that was superseded
+            # has begun none: it does not fence the driver that goes on.
+            driver = driver_id(options.transactional_id_prefix, batch.query)
+            self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
+            decided = self._last_decision(batch.query)
         named = {} if decided is None else decided.participants
         self._abort({name: producer for name, producer in written.items() if name not in named})
+
+    def _last_decision(self, query: str) -> Decision | None:
+        found = self._connection.decisions(self._options.decisions_topic, query)
+        return None if found is None else found[1].of(query).decision
 
     def _abort(self, written: Mapping[str, ProducerIdentity]) -> None:
         """Abort transactions that no decision names. One that cannot be aborted now times out."""
@@ -331,12 +332,7 @@ class Driver:
             prefix=prefix,
             transactions=tuple(each._replace(name=each.name.removeprefix(prefix)) for each in sorted(kept)),
         )
-        try:
-            identity = self._record_decision(batch.query, decided, where, driver, identity)
-        except BrokerRefused as refused:
-            if refused.code not in _FENCED:
-                raise
-            raise _fenced(batch, refused) from refused
+        identity = self._record_unless_fenced(batch, decided, where, driver, identity)
         self._at(DECIDED)
         return decided, identity
 
@@ -482,6 +478,16 @@ class Driver:
         producer.flush()
         return self._transactions.end(driver, identity, committed=True)
 
+    def _record_unless_fenced(
+        self, batch: BatchOf, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
+    ) -> ProducerIdentity:
+        try:
+            return self._record_decision(batch.query, decided, where, driver, identity)
+        except BrokerRefused as refused:
+            if refused.code not in _FENCED:
+                raise
+            raise _fenced(batch, refused) from refused
+
     def _record_ended(self, query: str, decided: Decision, where: TopicPartition) -> None:
         """Delete the decision of a batch write, which is done once it has ended; note how far a streaming query is."""
         if decided.kind == BATCH:
@@ -506,40 +512,42 @@ class Driver:
 
     # -- transactions of other starts -------------------------------------------------------------------------------------
 
-    def _sweep_others(
-        self, batch: BatchOf, driver: str, identity: ProducerIdentity, *, keep: set[str]
-    ) -> ProducerIdentity:
-        """Abort open transactions of the query that no decision names; return the driver's identity after that.
+    def _take_over(
+        self, batch: BatchOf, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
+    ) -> tuple[str, ...]:
+        """Before this start aborts transactions of others: note in the decision of the batch, which came again, that they must
+        not decide any more. Return those starts."""
+        if decided.run == batch.run:
+            return decided.superseded
+        open_runs = self._open_runs(batch)
+        if open_runs <= {*decided.superseded}:
+            return decided.superseded
+        superseded = decision.superseding(decision.replaced(decided), open_runs)
+        self._record_unless_fenced(
+            batch, replace(decided, run=batch.run, superseded=superseded), where, driver, identity
+        )
+        return superseded
 
-        A driver that was paused since it read the decisions must not abort transactions that a newer driver has decided. So
-        once it has listed them, it makes sure that no other driver has taken over.
+    def _open_runs(self, batch: BatchOf) -> set[str]:
+        """Return the other starts of the query that have open transactions."""
+        prefix = query_prefix(self._options.transactional_id_prefix, batch.query)
+        names = self._transactions.ongoing(prefix)
+        return {run for name in names if (run := run_of(name, prefix))} - {batch.run}
+
+    def _sweep(self, batch: BatchOf, runs: set[str], *, keep: Collection[str] = ()) -> None:
+        """Abort open transactions that no decision names: of attempts that lost, of tasks and drivers that died.
+
+        Only those of `runs`: the decision has made sure that no other driver decides them. A failure is no reason to fail a
+        batch that readers see: the next batch tries again.
         """
-        unnamed = self._unnamed(query_prefix(self._options.transactional_id_prefix, batch.query), keep)
-        if not unnamed:
-            return identity
+        prefix = query_prefix(self._options.transactional_id_prefix, batch.query)
         try:
-            identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms, expected=identity)
-        except BrokerRefused as refused:
-            if refused.code not in _FENCED:
-                raise
-            raise _fenced(batch, refused) from refused
-        self._abort_unnamed(unnamed)
-        return identity
-
-    def _unnamed(self, prefix: str, keep: set[str]) -> list[str]:
-        return [name for name in self._transactions.ongoing(prefix) if name not in keep]
-
-    def _abort_unnamed(self, unnamed: list[str]) -> None:
-        """Abort open transactions that no decision names: of attempts that lost, of tasks and drivers that died."""
-        if unnamed:
-            log.info("aborting %d transactions that no decision names, such as %s", len(unnamed), unnamed[0])
-            self._abort_by_name(unnamed)
-
-    def _sweep_losers(self, prefix: str) -> None:
-        """Abort attempts that lost, after each batch. A failure is no reason to fail a batch that readers see: the next batch
-        tries again."""
-        try:
-            self._abort_unnamed(self._unnamed(prefix, set()))
+            unnamed = [
+                name for name in self._transactions.ongoing(prefix) if name not in keep and run_of(name, prefix) in runs
+            ]
+            if unnamed:
+                log.info("aborting %d transactions that no decision names, such as %s", len(unnamed), unnamed[0])
+                self._abort_by_name(unnamed)
         except ClientError as error:
             log.warning(
                 "attempts that lost may hold readers back until they time out or the next batch ends: %s", error

@@ -112,6 +112,16 @@ def test_failed_disk_is_found(patient: Cluster) -> None:
     assert offline.subject == "broker 3" and str(directory) in offline.message
 
 
+def test_cut_between_brokers_is_found(patient: Cluster) -> None:
+    patient.cut_off(2)
+    try:
+        cut = until_found(patient.bootstrap, "brokers-cannot-reach-each-other")["brokers-cannot-reach-each-other"]
+        assert "2" in cut.subject and "cannot reach" in cut.message
+        assert cut.severity is Severity.ERROR
+    finally:
+        patient.heal()
+
+
 def patient_dirs(patient: Cluster) -> list[Path]:
     settings = (patient.folder / "broker-3.properties").read_text()
     return [Path(path) for path in settings.partition("log.dirs=")[2].splitlines()[0].split(",")]

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+from barnabas.broker.share import dead_letters
+from barnabas.broker.zookeeper_client.zk_errors import SessionExpired
 from barnabas.testing import Broker
 from tests.support.share_member import REJECT, RELEASE, ShareMember, offer
 from tests.support.waiting import eventually
@@ -112,6 +116,30 @@ async def test_records_are_given_up_without_a_copy_if_the_topic_must_not_be_used
                 await all_given_up(kafka, number + 1)
                 assert f"dead-letter topic '{topic}': " in kafka.log(1) and why in kafka.log(1)
         assert await kafka.records("dlq.closed") == await kafka.records("payments") == []
+
+
+async def test_dead_letter_is_written_after_the_zookeeper_session_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of the topic cannot be read before the broker has a session again."""
+    monkeypatch.setattr(dead_letters, "_BACKOFF_S", 0.01)
+    async with Broker(config=CONFIG) as kafka:
+        await kafka.create_topic("orders")
+        await kafka.create_topic("dlq.orders", config=ALLOWED)
+        await configure(kafka, {"errors.deadletterqueue.topic.name": "dlq.orders"})
+        await kafka.produce("orders", ["a"])
+        [place] = await offer(kafka, "orders", start=0)
+        store = composed(kafka).settings.store
+        read_new = store.read_new
+
+        async def expired(*args: Any) -> Any:
+            store.read_new = read_new
+            raise SessionExpired("session 0x1 has expired")
+
+        async with ShareMember(kafka.bootstrap, "one") as one:
+            got = await one.fetch([place], max_wait_ms=5_000)
+            store.read_new = expired
+            assert await one.settle(got, REJECT) == [0]
+            assert [headers["offset"] for _, _, headers in await letters(kafka, "dlq.orders", 1)] == [b"0"]
+            await all_given_up(kafka, 1)
 
 
 async def test_new_leader_copies_what_the_former_one_could_not() -> None:

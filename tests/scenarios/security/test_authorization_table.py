@@ -20,6 +20,7 @@ BEYOND |= {"ReadShareGroupStateSummary", "ShareFetch", "ShareAcknowledge", "Shar
 BEYOND |= {"StreamsGroupHeartbeat", "StreamsGroupDescribe"}
 BEYOND |= {"DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
 BEYOND |= {"GetTelemetrySubscriptions", "PushTelemetry", "DescribeClientMetrics"}
+BEYOND |= {"ReportToNeighbour", "DescribeNeighbours"}
 #: APIs that only barnabas has. The tests of links check their permissions.
 BEYOND |= {"CreateLink", "DescribeLinks", "AlterLink", "DeleteLink", "RenewLeaderEpoch"}
 

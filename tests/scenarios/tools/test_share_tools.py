@@ -40,6 +40,37 @@ def test_console_share_consumer_refuses_what_does_not_go_together(tool: Tool) ->
     assert "is always explicit here" in tool("console-share-consumer", "--topic", "t", *mode, status=1).err
 
 
+def test_share_consumer_perf_test_prints_kafkas_figures(tool: Tool, process: Tool, topic: str) -> None:
+    group = f"{topic}-group"
+    tool("topics", "--create", "--topic", topic)
+    tool(
+        "configs", "--alter", "--entity-type", "groups", "--entity-name", group, "--add-config",
+        "share.auto.offset.reset=earliest",
+    )  # fmt: skip
+    process("console-producer", "--topic", topic, stdin="ten bytes \n" * 300)
+    measured = tool(
+        "share-consumer-perf-test", "--topic", topic, "--group", group, "--num-records", "300", "--threads", "3",
+        "--show-consumer-stats", "--show-detailed-stats", "--reporting-interval", "1",
+        "--command-property", "max.poll.records=50", "--command-property", "share.acquire.mode=record_limit",
+    )  # fmt: skip
+    header, *lines, total = measured.lines
+    parts = [line for line in lines if line.startswith("Share consumer ")]
+    progress = [line for line in lines if " for share consumer " in line]
+    assert len(parts) == 3 and progress and len(parts) + len(progress) == len(lines)
+    names, figures = header.split(", "), total.split(", ")
+    assert names[:2] == ["start.time", "end.time"] and len(names) == len(figures) == 7
+    assert (figures[2], figures[5]) == (f"{3_000 / 1024 / 1024:.4f}", "300")
+    assert sum(int(line.split(", ")[5]) for line in parts) == 300
+    late = tool(
+        "share-consumer-perf-test", "--topic", topic, "--group", group, "--num-records", "1", "--timeout", "300",
+        "--hide-header",
+    )  # fmt: skip
+    assert late.lines[0].startswith(
+        "WARNING: Exiting before consuming the expected number of records: timeout (300 ms)"
+    )
+    assert late.lines[1].split(", ")[5] == "0"
+
+
 def test_share_groups_tool_describes_resets_forgets_and_deletes(tool: Tool, process: Tool, topic: str) -> None:
     group = f"{topic}-group"
     tool("topics", "--create", "--topic", topic)

@@ -56,6 +56,11 @@ async def no_order_is_lost(world: World, *, auto_commit: bool = False) -> int:
     return len(done)
 
 
+@simulation.test(seeds=40, brokers=1, faults=["kill process"], virtual_minutes=0.3)
+async def loses_orders(world: World) -> None:
+    await no_order_is_lost(world, auto_commit=True)
+
+
 async def says_what_time_it_is(world: World) -> dict[str, Any]:
     """Return what applications ask the machine for."""
     began_s = time.monotonic()

@@ -5,41 +5,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PAGE = Path(__file__).parents[3] / "docs" / "simulation-testing.md"
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
 
 
-def run(folder: Path, name: str, *options: str) -> str:
-    return subprocess.run(
+def test_code_of_the_page_does_what_the_page_says(tmp_path: Path) -> None:
+    """One run of pytest for all of it: each would import the brokers anew."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text.replace("seeds=3", "seeds=1"))
+    mended = FILES["test_kitchen.py"].replace("from kitchen import", "from kitchen_mended import")
+    (tmp_path / "test_mended.py").write_text(mended.replace("seeds=100", "seeds=2"))
+    said = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-c", "/dev/null"),
-            *("--rootdir", str(folder), "--simulation-jobs=1", *options, str(folder / name)),
+            *(sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-p", "no:randomly"),
+            *("-c", "/dev/null", "--rootdir", str(tmp_path), "--simulation-jobs=1", str(tmp_path)),
         ],
-        cwd=folder,
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=500,
     ).stdout
-
-
-def test_stranger_finds_the_bug(tmp_path: Path) -> None:
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
-    said = run(tmp_path, "test_kitchen.py")
     assert "missing = {b'orders-" in said
     assert "The faults it takes" in said
     assert "Run it again: pytest --simulation-seed" in said
-
-
-def test_mended_kitchen_loses_nothing(tmp_path: Path) -> None:
-    (tmp_path / "kitchen.py").write_text(FILES["kitchen_mended.py"])
-    (tmp_path / "test_kitchen.py").write_text(FILES["test_kitchen.py"])
-    assert "1 passed" in run(tmp_path, "test_kitchen.py", "--simulation-seeds=3")
-
-
-@pytest.mark.parametrize("name", ["test_by_hand.py", "test_balance.py"])
-def test_other_tests_of_the_page_pass(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(FILES[name])
-    assert "1 passed" in run(tmp_path, name, "--simulation-seeds=1")
+    assert "FAILED test_kitchen.py::test_every_order_is_cooked" in said
+    for passed in (
+        "test_mended.py::test_every_order_is_cooked",
+        "test_by_hand.py::test_cluster_goes_on_when_a_leader_dies",
+        "test_balance.py::test_two_customers_of_one_account",
+    ):
+        assert f"PASSED {passed}" in said

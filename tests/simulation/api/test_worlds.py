@@ -35,17 +35,15 @@ def test_same_seed_is_the_same_run_in_every_interpreter() -> None:
         "report = simulation.run(applications.no_order_is_lost, seed=5, virtual_minutes=0.1);"
         "print(report.digest, report.broken, report.result)"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
-    assert len(outputs) == 1, outputs
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    here = simulation.run(applications.no_order_is_lost, seed=5, virtual_minutes=0.1)
+    assert elsewhere == f"{here.digest} {here.broken} {here.result}\n"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,11 @@
 
 from tests.simulation.mutants.mutant import Mutant
 
+_PAUSED = (
+    "unit/spark/test_spark_sink_protocol.py::"
+    "test_driver_that_is_paused_at_any_step_aborts_nothing_that_another_one_decides"
+)
+
 MUTANTS = [
     Mutant(
         "a batch that is not the one that was written is written as if it were",
@@ -101,15 +106,15 @@ MUTANTS = [
     Mutant(
         "transactions of earlier starts that no decision names stay open",
         "spark/transactions.py",
-        "            identity = self._sweep_others(batch, driver, identity, keep={driver, *written})\n",
-        "            pass\n",
+        "and run_of(name, prefix) in runs",
+        "and run_of(name, prefix) == batch.run",
         world="spark",
     ),
     Mutant(
         "attempts that lost stay open",
         "spark/transactions.py",
-        "            self._abort_unnamed(self._unnamed(prefix, set()))\n        except ClientError",
-        "            pass\n        except ClientError",
+        "and run_of(name, prefix) in runs",
+        "and run_of(name, prefix) in runs - {batch.run}",
         world="spark",
         test="unit/spark/test_spark_sink_protocol.py::test_rows_of_attempts_that_lost_are_never_seen",
     ),
@@ -132,8 +137,8 @@ MUTANTS = [
     Mutant(
         "the decision is recorded after the transactions have ended",
         "spark/transactions.py",
-        "            identity = self._record_decision(batch.query, decided, where, driver, identity)\n        except",
-        "            self._end(decided)\n            identity = self._record_decision(batch.query, decided, where, driver, identity)\n        except",
+        "        identity = self._record_unless_fenced(batch, decided, where, driver, identity)\n",
+        "        self._end(decided)\n        identity = self._record_unless_fenced(batch, decided, where, driver, identity)\n",
         world="spark",
     ),
     Mutant(
@@ -169,11 +174,38 @@ MUTANTS = [
     Mutant(
         "a driver that was paused aborts what a newer one has decided",
         "spark/transactions.py",
-        "            identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms, expected=identity)\n"
-        "        except BrokerRefused as refused:\n            if refused.code not in _FENCED:\n",
-        "            pass\n        except BrokerRefused as refused:\n            if refused.code not in _FENCED:\n",
+        "            verdict = verdict._replace(superseded=decision.superseding(verdict.superseded, self._open_runs(batch)))\n",
+        "            self._sweep(batch, self._open_runs(batch))\n",
         finding="spark seed 4",
         world="spark",
-        test="unit/spark/test_spark_sink_protocol.py::test_driver_that_was_paused_aborts_nothing_that_a_newer_one_has_decided",
+        profile="two drivers",
+        test=_PAUSED,
+    ),
+    Mutant(
+        "a driver whose batch comes again aborts the transactions of others before they are ruled out",
+        "spark/transactions.py",
+        "        superseded = decision.superseding(decision.replaced(decided), open_runs)\n",
+        "        superseded = decision.superseding(decision.replaced(decided), open_runs)\n        self._sweep(batch, open_runs)\n",
+        world="spark",
+        profile="two drivers",
+        test=_PAUSED,
+    ),
+    Mutant(
+        "a start that was superseded may decide",
+        "spark/decision.py",
+        "    if run != known.run and run in known.superseded:\n",
+        "    if False:\n",
+        world="spark",
+        profile="two drivers",
+        test="unit/spark/test_spark_sink_protocol.py::test_an_old_driver_that_comes_back_decides_nothing",
+    ),
+    Mutant(
+        "a decision that was superseded meanwhile is recorded without its fence",
+        "spark/transactions.py",
+        "        producer = self._producer(identity, driver)\n        producer.send(_ready(where, [(Key(query, decision.DECISION)",
+        "        identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms)\n        producer = self._producer(identity, driver)\n        producer.send(_ready(where, [(Key(query, decision.DECISION)",
+        world="spark",
+        profile="two drivers",
+        test="unit/spark/test_spark_sink_protocol.py::test_a_driver_that_is_fenced_while_it_decides_fails_with_driver_replaced",
     ),
 ]

@@ -1,6 +1,7 @@
 """A cluster of one fake broker that keeps partitions in memory: enough to test a producer and a consumer."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,8 @@ from barnabas.wire.records import iter_records
 from tests.unit.client.client_fake_broker import Call, FakeBroker
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
+#: A test that appends while a client waits sees its record this late.
+FETCH_WAIT_MS_MAX = 20
 
 
 @dataclass
@@ -179,22 +182,28 @@ class FakeCluster:
         self.next_producer_id += 1
         call.reply(InitProducerIdResponse(producer_id=self.next_producer_id, producer_epoch=0))
 
-    def _fetch(self, call: Call) -> None:
+    def _fetch(self, call: Call) -> Awaitable[None] | None:
         assert isinstance(call.message, FetchRequest)
-        call.reply(
-            FetchResponse(
-                responses=[
-                    FetchableTopicResponse(
-                        topic=topic.topic,
-                        topic_id=topic.topic_id,
-                        partitions=[
-                            self._read(self._name(topic.topic, topic.topic_id), part) for part in topic.partitions
-                        ],
-                    )
-                    for topic in call.message.topics
-                ]
+        topics = self._read_all(call.message)
+        if not any(part.records or part.error_code for topic in topics for part in topic.partitions):
+            return self._fetch_later(call, call.message)
+        call.reply(FetchResponse(responses=topics))
+        return None
+
+    async def _fetch_later(self, call: Call, request: FetchRequest) -> None:
+        """Wait for records as a broker does, or clients would ask all the time."""
+        await asyncio.sleep(min(request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000)
+        call.reply(FetchResponse(responses=self._read_all(request)))
+
+    def _read_all(self, request: FetchRequest) -> list[FetchableTopicResponse]:
+        return [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[self._read(self._name(topic.topic, topic.topic_id), part) for part in topic.partitions],
             )
-        )
+            for topic in request.topics
+        ]
 
     def _read(self, topic: str, part: FetchPartition) -> PartitionData:
         partition, offset, size = part.partition, part.fetch_offset, part.partition_max_bytes

@@ -3,7 +3,7 @@
 import asyncio
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -96,12 +96,12 @@ def test_leader_that_moved_is_looked_up_again() -> None:
     real = fake.broker.handlers[FETCH]
     refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
-    def fetch(call: Call) -> None:
+    def fetch(call: Call) -> Awaitable[None] | None:
         if not refusals:
-            real(call)
-            return
+            return real(call)
         part = PartitionData(partition_index=0, error_code=refusals.pop())
         call.reply(FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])]))
+        return None
 
     fake.broker.handlers[FETCH] = fetch
 
@@ -120,11 +120,11 @@ def test_client_that_is_held_to_its_quota_waits_for_as_long_as_it_takes() -> Non
     real = fake.broker.handlers[FETCH]
     throttles_ms = [20] * 10
 
-    def fetch(call: Call) -> None:
-        if throttles_ms:
-            call.reply(FetchResponse(throttle_time_ms=throttles_ms.pop()))
-        else:
-            real(call)
+    def fetch(call: Call) -> Awaitable[None] | None:
+        if not throttles_ms:
+            return real(call)
+        call.reply(FetchResponse(throttle_time_ms=throttles_ms.pop()))
+        return None
 
     fake.broker.handlers[FETCH] = fetch
 

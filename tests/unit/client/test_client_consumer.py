@@ -1,6 +1,7 @@
 """A consumer returns the records that an application may see, and its position."""
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
@@ -186,12 +187,11 @@ async def test_leader_that_names_a_nearer_replica_is_obeyed(trouble: ErrorCode) 
     asked: list[str] = []
     is_in_trouble = trouble is not ErrorCode.NONE
 
-    def lead(call: Call) -> None:
+    def lead(call: Call) -> Awaitable[None] | None:
         assert isinstance(call.message, FetchRequest)
         asked.append("leader")
         if not call.message.rack_id:
-            fetch(call)
-            return
+            return fetch(call)
         topic = call.message.topics[0]
         redirect = PartitionData(partition_index=0, preferred_read_replica=2, records=b"")
         call.reply(
@@ -199,13 +199,14 @@ async def test_leader_that_names_a_nearer_replica_is_obeyed(trouble: ErrorCode) 
                 responses=[FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[redirect])]
             )
         )
+        return None
 
-    def follow(call: Call) -> None:
+    def follow(call: Call) -> Awaitable[None] | None:
         nonlocal is_in_trouble
         asked.append("follower")
         fake.fetch_errors = {T0: trouble} if is_in_trouble else {}
         is_in_trouble = False
-        fetch(call)
+        return fetch(call)
 
     fake.broker.handlers[FETCH] = lead
     async with fake.client() as cluster:

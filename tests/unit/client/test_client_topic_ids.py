@@ -1,6 +1,7 @@
 """Topics are addressed by id if the cluster has ids, so that a topic that was created again is not taken for the old one."""
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
@@ -41,13 +42,13 @@ async def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None
     fetched = fake.broker.handlers[FETCH]
     asked: list[bytes] = []
 
-    def fetch(call: Call) -> None:
+    def fetch(call: Call) -> Awaitable[None] | None:
         assert isinstance(call.message, FetchRequest)
         asked.append(call.message.topics[0].topic_id)
-        if asked[-1] != fake.ids["t"]:
-            call.reply(FetchResponse(error_code=ErrorCode.UNKNOWN_TOPIC_ID))
-        else:
-            fetched(call)
+        if asked[-1] == fake.ids["t"]:
+            return fetched(call)
+        call.reply(FetchResponse(error_code=ErrorCode.UNKNOWN_TOPIC_ID))
+        return None
 
     fake.broker.handlers[FETCH] = fetch
     async with fake.client() as cluster:

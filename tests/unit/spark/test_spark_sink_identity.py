@@ -74,12 +74,17 @@ def test_a_batch_planned_again_with_other_records_is_refused_and_can_be_accepted
 
 
 def test_driver_that_comes_back_late_is_replaced_and_advises_no_second_write(query: Query) -> None:
-    """The simulation's seed 29: a paused driver of batch 0 goes on when another one has written batches 0 and 1."""
+    """The simulation's seed 29: a paused driver of batch 0 goes on when another one has written batches 0 and 1.
+
+    `late` had no open transaction when the other one decided, so that it is not ruled out.
+    """
     late = query.start()
-    messages = late.write_all(0)
+    query.plan(0)
     writer = late.writer()
     query.start().do(0)
     query.start().do(1)
+    query.monkeypatch.setattr(late, "writer", lambda: writer)
+    messages = late.write_all(0)
     with pytest.raises(DriverReplaced, match="has planned batch 1 since") as replaced:
         writer.commit(messages, 0)
     assert "acceptReplannedBatch" not in str(replaced.value)

@@ -3,8 +3,11 @@
 Against real brokers, with transactions that time out and with prepared ones that do not (KIP-939).
 """
 
+import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -116,29 +119,57 @@ def test_a_batch_that_was_decided_and_ended_is_not_written_again(query: Query) -
     assert query.seen() == all_of(0)
 
 
-def test_driver_that_was_paused_aborts_nothing_that_a_newer_one_has_decided(
-    query: Query, monkeypatch: pytest.MonkeyPatch
+#: The requests of a driver.
+STEPS = ("initialise", "ongoing", "keep_all", "describe_all", "end", "end_all", "abort_all")
+
+
+def pause_before(patch: pytest.MonkeyPatch, number: int, meanwhile: Callable[[], object]) -> list[str]:
+    """Run `meanwhile` before the step of this number. Return the steps, as they come."""
+    steps: list[str] = []
+
+    def paused(step: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            steps.append(step)
+            if len(steps) == number:
+                meanwhile()
+            return original(*args, **options)
+
+        return call
+
+    for step in STEPS:
+        patch.setattr(BlockingTransactions, step, paused(step, getattr(BlockingTransactions, step)))
+    return steps
+
+
+def decides_and_dies(run: Run, messages: list[Written | None], batch: int) -> None:
+    with contextlib.suppress(Died, DriverReplaced):
+        run.writer(DECIDED).commit(messages, batch)
+
+
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_driver_that_is_paused_at_any_step_aborts_nothing_that_another_one_decides(
+    plain_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, comes_again: bool
 ) -> None:
-    """The simulation's seed 4: the old driver goes on between its look at the decisions and its look at open transactions."""
-    query.start().do(0)
-    late = query.start()
-    messages = late.write_all(1)
-    ongoing = BlockingTransactions.ongoing
-
-    def after_a_pause(transactions: BlockingTransactions, prefix: str) -> list[str]:
-        monkeypatch.setattr(BlockingTransactions, "ongoing", ongoing)
-        with pytest.raises(Died):
-            query.start().do(1, dies_at=DECIDED)
-        return ongoing(transactions, prefix)
-
-    writer = late.writer()
-    monkeypatch.setattr(BlockingTransactions, "ongoing", after_a_pause)
-    with pytest.raises(DriverReplaced):
-        writer.commit(messages, 1)
-    query.start().do(1)
-    query.start().do(2)
-    assert query.seen() == all_of(0, 1, 2)
-    assert query.open_transactions() == []
+    """Meanwhile another start decides, and dies. `comes_again`: it has written the batch of the paused driver before."""
+    for pause_at in itertools.count(1):
+        query = Query(plain_cluster.bootstrap, monkeypatch, f"{kafka.name('query')}-{pause_at}")
+        query.start().do(0)
+        late, other = query.start(), query.start()
+        if comes_again:
+            other.do(1)
+        theirs_is = 2 if comes_again else 1
+        ours, writer = late.write_all(1), late.writer()
+        theirs = other.write_all(theirs_is)
+        with monkeypatch.context() as patch:
+            steps = pause_before(patch, pause_at, partial(decides_and_dies, other, theirs, theirs_is))
+            with contextlib.suppress(DriverReplaced, BatchNotWritten):
+                writer.commit(ours, 1)
+        if len(steps) < pause_at:
+            return
+        for batch in (theirs_is, theirs_is + 1):
+            query.start().do(batch)
+        assert query.seen() == all_of(*range(theirs_is + 2)), f"paused before {steps[:pause_at]}"
+        assert query.open_transactions() == []
 
 
 def test_rows_of_attempts_that_lost_are_never_seen(query: Query) -> None:
@@ -190,13 +221,17 @@ def test_an_old_driver_that_comes_back_decides_nothing(query: Query) -> None:
 
 
 def test_of_two_drivers_that_decide_the_same_batch_the_first_wins(query: Query) -> None:
-    """The old driver decides while the new one's tasks still write: what they wrote is aborted."""
+    """The old driver decides while the new one's tasks still write: what they wrote is aborted, and the new one has to end."""
     old, new = query.start(), query.start()
     theirs = old.write_all(0)
     ours = new.write_all(0)
     old.writer().commit(theirs, 0)
-    new.writer().commit(ours, 0)
-    new.do(1)
+    with pytest.raises(DriverReplaced, match="an earlier start of it went on"):
+        new.writer().commit(ours, 0)
+    new.writer().abort(ours, 0)
+    old.do(1)  # the abort has not fenced it
+    again = query.start()
+    again.do(1)
     assert query.seen() == all_of(0, 1)
     assert query.open_transactions() == []
 

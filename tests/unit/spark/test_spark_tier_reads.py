@@ -47,8 +47,8 @@ class Counted:
         self.gets.append(key)
         return await self._store.get_range(key, start, end)
 
-    async def get(self, key: str) -> bytes:
-        return await self._store.get(key)
+    async def get(self, key: str, *, bytes_max: int) -> bytes:
+        return await self._store.get(key, bytes_max=bytes_max)
 
 
 def key(number: int) -> str:

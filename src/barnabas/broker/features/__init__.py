@@ -19,6 +19,7 @@ FEATURES: Mapping[str, "Callable[[BrokerConfig], bool]"] = {
     "link": lambda config: True,
     "tiered": lambda config: config.remote_log_storage_system_enable,
     "client_metrics": lambda config: True,
+    "neighbours": lambda config: True,
     "inside": lambda config: config.barnabas_inside_enable,
 }
 

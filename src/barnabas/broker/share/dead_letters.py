@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
@@ -60,6 +61,8 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ErrorCode.TOPIC_ALREADY_EXISTS,
+        # The settings of the topic could not be read, because the ZooKeeper session of this broker has expired.
+        ErrorCode.STALE_BROKER_EPOCH,
     }
 )
 #: Bytes of the log that are read, and decompressed, at a time to copy the content of records.
@@ -123,6 +126,8 @@ class DeadLetterTopics:
         try:
             await self._send(source, letters, is_wanted)
         except Refused as refused:
+            if not is_wanted():
+                return  # the next leader copies them
             self._counts.failed.add()
             log.error(
                 "[group %s] records %d to %d of %s are given up without a copy in the dead-letter topic '%s': %s",
@@ -135,7 +140,7 @@ class DeadLetterTopics:
             )
 
     async def _send(self, source: Source, letters: Sequence[DeadLetters], is_wanted: Callable[[], bool]) -> None:
-        await self._check(source)
+        await self._check(source, is_wanted)
         for each in letters:
             offset = each.first
             while offset <= each.last and is_wanted():
@@ -144,13 +149,13 @@ class DeadLetterTopics:
                 if source.copies_records:
                     contents, end = await self._contents(source, offset, each.last)
                 for batch, count in self._batches(source, each, range(offset, end), contents):
-                    await self._retried(source, batch, is_wanted)
+                    await self._retried(partial(self._write, source, batch), is_wanted)
                     self._counts.records.add(count)
                 offset = end
 
     # -- the topic ----------------------------------------------------------------------------------------------------
 
-    async def _check(self, source: Source) -> None:
+    async def _check(self, source: Source, is_wanted: Callable[[], bool]) -> None:
         """Raise `Refused` if the group must not use the topic."""
         topic, settings = source.topic, self._host.settings()
         if topic.startswith(_INTERNAL_PREFIX):
@@ -169,7 +174,7 @@ class DeadLetterTopics:
                 )
             return
         # Changes reach every broker; but only brokers with a replica know the settings with which a topic was created.
-        await self._host.load_settings([topic])
+        await self._retried(lambda: self._host.load_settings([topic]), is_wanted)
         if not self._host.log_config(topic).errors_deadletterqueue_group_enable:
             raise Refused(ErrorCode.INVALID_CONFIG, "set errors.deadletterqueue.group.enable=true on the topic")
 
@@ -192,11 +197,11 @@ class DeadLetterTopics:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    async def _retried(self, source: Source, batch: bytes, is_wanted: Callable[[], bool]) -> None:
+    async def _retried(self, attempt: Callable[[], Awaitable[None]], is_wanted: Callable[[], bool]) -> None:
         backoff = Backoff(_BACKOFF_S, _BACKOFF_MAX_S, lambda: self._host.chance.uniform(1 - _JITTER, 1 + _JITTER))
         while True:
             try:
-                await self._write(source, batch)
+                await attempt()
                 return
             except Refused as refused:
                 pause_s = backoff.failed()

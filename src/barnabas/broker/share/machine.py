@@ -34,7 +34,7 @@ _PERSISTED: Final = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
 class ShareMachine:
-    __slots__ = ("_complete", "_locks", "_runs", "_search_from", "end", "limits", "start")
+    __slots__ = ("_complete", "_gone_below", "_locks", "_runs", "_search_from", "end", "limits", "start")
 
     def __init__(self, start: int, limits: ShareLimits, batches: Iterable[StateBatch] = ()) -> None:
         """Begin with the persisted state. Offsets between its batches were never decided on: they are delivered again."""
@@ -44,6 +44,8 @@ class ShareMachine:
         self.end = start
         #: Set by the driver whenever the group's settings change.
         self.limits = limits
+        #: The log has nothing below: acknowledgements of these records do nothing. _gone_below <= start.
+        self._gone_below = 0
         #: In the order of their offsets, without gaps from `start` to `end`. No run continues the one before.
         self._runs: list[Run] = []
         #: Records of the runs in a complete state, also those whose decision is being persisted.
@@ -82,6 +84,11 @@ class ShareMachine:
     @property
     def in_flight(self) -> int:
         return self.end - self.start
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether a member holds records."""
+        return any(True for _ in self._held())
 
     @property
     def run_count(self) -> int:
@@ -233,6 +240,7 @@ class ShareMachine:
 
     def move_start(self, log_start: int) -> None:
         """The log begins later: retention, or DeleteRecords. Acknowledgements for what is gone do nothing."""
+        self._gone_below = max(self._gone_below, log_start)
         if log_start <= self.start:
             return
         if log_start < self.end:
@@ -254,8 +262,12 @@ class ShareMachine:
             raise Refused(ErrorCode.INVALID_REQUEST, f"{len(types)} acknowledge types for offsets {first} to {last}")
         if wrong := set(types) - {*ACKNOWLEDGEMENTS, RENEW}:
             raise Refused(ErrorCode.INVALID_REQUEST, f"Invalid acknowledge type: {min(wrong)}")
-        if last < self.start:
-            return  # the log start has passed these records
+        if last < self._gone_below:
+            return
+        if max(first, self._gone_below) < self.start:
+            raise Refused(
+                ErrorCode.INVALID_RECORD_STATE, f"The delivery of the records below {self.start} is complete."
+            )
         if last >= self.end:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"Records up to {last}: those from {self.end} on were never acquired"

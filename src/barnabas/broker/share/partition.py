@@ -138,6 +138,8 @@ class SharePartition:
         #: Why this share partition is over; None while it is loading or in use.
         self.error: Refused | None = None
         self._state_epoch = -1
+        #: Records whose delivery is complete, from offset 0 on, as the persisted state has them.
+        self._complete_persisted = 0
         self._decided: list[_Decided] = []
         self._is_writing = False
         self._is_burying = False
@@ -242,6 +244,7 @@ class SharePartition:
             )
             return ShareMachine(log_end, limits_of(self.config))
         machine = ShareMachine(start, limits_of(self.config), state.batches)
+        self._complete_persisted = _complete(machine)
         machine.move_start(self.partition.log_start)
         return machine
 
@@ -300,7 +303,15 @@ class SharePartition:
             if config is not self._config:
                 self._config, machine.limits = config, limits_of(config)
             machine.move_start(self.partition.log_start)
+            if _complete(machine) > self._complete_persisted and not machine.has_locks:
+                self._persist_start()
         return self.machine
+
+    def _persist_start(self) -> None:
+        """The start offset has passed records about which no member decides: markers, gaps, what retention has deleted. Without
+        this write the group would have a lag until its next acknowledgement."""
+        if not self._is_writing:
+            self._settle(Write(is_final=True), _ignore)
 
     def acquire(self, member_id: str, batches: Iterable[LogBatch], wish: Wish, *, from_offset: int) -> list[Acquired]:
         machine = self._usable()
@@ -416,10 +427,13 @@ class SharePartition:
             failure = self.error
         else:
             batches = [batch for each in decided for batch in each.write.batches]
+            complete = _complete(machine)
             try:
                 await self._persist(machine.start, machine.complete_count, batches)
             except Refused as refused:
                 failure = for_clients(refused)
+            else:
+                self._complete_persisted = complete
         if self.machine is not machine or machine is None:
             # Another broker leads: it has the decisions or not, and its members learn that by acknowledging again.
             failure = failure or self.error
@@ -449,6 +463,11 @@ class SharePartition:
             delivery_complete_count=complete_count,
             batches=batches,
         )
+
+
+def _complete(machine: ShareMachine) -> int:
+    """Return a number that grows with each record whose delivery is complete."""
+    return machine.start + machine.complete_count
 
 
 def _ignore(refused: Refused | None) -> None:

@@ -43,6 +43,8 @@ class Limits:
     client_idle_share: float = 0.1
     #: Report an answer that needs ZooKeeper and took longer.
     zookeeper_ms: int = 1_000
+    #: Report brokers whose answers to each other take longer.
+    neighbour_ms: int = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,31 @@ class DirView:
     #: -1 if the broker is too old to report it.
     total_bytes: int = -1
     usable_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourView:
+    """A broker as another one sees it."""
+
+    #: For how long it could not be reached; None if it can be.
+    failing_ms: int | None = None
+    reason: str = ""
+    #: Whether the reason is that one of the two does not trust the other.
+    is_untrusted: bool = False
+    #: None before there are enough answers.
+    round_trip_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member of ZooKeeper's ensemble, as a broker sees it."""
+
+    #: For how long it has not served; None if it does.
+    failing_ms: int | None = None
+    reason: str = ""
+    #: Whether its port answers.
+    is_up: bool = True
+    is_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +107,15 @@ class BrokerView:
     zookeeper_ms: float = -1
     #: Expiry of its certificate, on a listener with TLS.
     certificate_ends_ms: int | None = None
+    #: By how much its clock is ahead of this machine's; None if it does not report it.
+    clock_ahead_ms: int | None = None
+    #: The other brokers of the cluster, as this one sees them.
+    neighbours: Mapping[int, NeighbourView] = field(default_factory=dict)
+    #: Brokers that run and report to this one, but are not in the cluster: for how long they had no connection to ZooKeeper,
+    #: None if they had one.
+    strangers: Mapping[int, int | None] = field(default_factory=dict)
+    #: By address; empty if ZooKeeper is a single server.
+    members: Mapping[str, MemberView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +218,15 @@ class ClusterView:
         for name, topic in self.image.topics.items():
             for info in topic.partitions:
                 yield TopicPartition(name, info.index), info
+
+    def strangers(self) -> dict[int, int | None]:
+        """Return the brokers that run, but are not in the cluster, and for how long they had no connection to ZooKeeper."""
+        return {
+            broker: away_ms
+            for each in self.brokers.values()
+            for broker, away_ms in each.strangers.items()
+            if broker not in self.brokers
+        }
 
     def missing(self) -> list[int]:
         """Return the brokers that have replicas but are not in the cluster."""

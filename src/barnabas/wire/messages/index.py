@@ -113,4 +113,6 @@ INDEX: dict[int, IndexEntry] = {
     10003: IndexEntry("delete_link", "DeleteLink", 0, 0, 0, 0),
     10004: IndexEntry("renew_leader_epoch", "RenewLeaderEpoch", 0, 0, 0, 0),
     10005: IndexEntry("describe_client_metrics", "DescribeClientMetrics", 0, 0, 0, 0),
+    10006: IndexEntry("report_to_neighbour", "ReportToNeighbour", 0, 0, 0, 0),
+    10007: IndexEntry("describe_neighbours", "DescribeNeighbours", 0, 0, 0, 0),
 }

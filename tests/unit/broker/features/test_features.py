@@ -54,7 +54,7 @@ def test_feature_that_is_off_is_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     loaded = {name.split(".")[3] for name in done.stdout.split()}
-    assert loaded == {"schema_checks", "link", "client_metrics"}
+    assert loaded == {"schema_checks", "link", "client_metrics", "neighbours"}
 
 
 @pytest.mark.parametrize("name", features.FEATURES)

@@ -262,12 +262,32 @@ def test_log_start_that_moves_takes_the_records_with_it() -> None:
     decide(machine, 12, 14, ACCEPT)
     machine.move_start(12)
     assert (machine.start, machine.complete_count, shown(machine)) == (15, 0, ["15-19 ACQUIRED 1"])
-    decide(machine, 0, 16, ACCEPT)
-    assert machine.start == 17, "acknowledgements below the start do nothing, the others count"
+    with pytest.raises(Refused, match="INVALID_RECORD_STATE: The delivery of the records below 15 is complete"):
+        decide(machine, 12, 16, ACCEPT)
+    decide(machine, 0, 11, ACCEPT)
+    decide(machine, 15, 16, ACCEPT)
+    assert machine.start == 17, "acknowledgements below the log start do nothing, the others count"
     machine.move_start(100)
     assert (machine.start, machine.end, machine.run_count) == (100, 100, 0)
     machine.move_start(50)
     assert machine.start == 100
+
+
+def test_acknowledgement_across_the_log_start_counts_for_the_records_that_are_left() -> None:
+    machine = machine_of()
+    give(machine, (0, 9))
+    machine.move_start(4)
+    decide(machine, 0, 9, ACCEPT)
+    assert (machine.start, machine.end) == (10, 10)
+
+
+def test_late_acknowledgement_of_a_record_that_was_given_up_is_refused() -> None:
+    """Its member would believe that it had accepted the record; a new leader could still deliver it once more."""
+    machine = machine_of(limits=LIMITS._replace(delivery_count_limit=1))
+    give(machine, (0, 0))
+    assert machine.expire(LIMITS.lock_ms) is not None
+    assert machine.start == 1
+    assert refusal(machine, 0, 0, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
 
 
 def test_write_of_records_that_the_log_start_has_passed_can_end() -> None:

@@ -59,6 +59,7 @@ class Model:
         self.limits = limits
         self.start = 0
         self.end = 0
+        self.log_start = 0
         self.records: dict[int, Record] = {}
 
     def advance(self) -> None:
@@ -76,6 +77,7 @@ class Model:
         record.member, record.lock_until_ms = "", 0
 
     def move_start(self, offset: int) -> None:
+        self.log_start = max(self.log_start, offset)
         if offset > self.start:
             self.records = {at: record for at, record in self.records.items() if at >= offset}
             self.start, self.end = offset, max(self.end, offset)
@@ -84,8 +86,10 @@ class Model:
     def refusal(self, member: str, batches: list[Acknowledgement]) -> ErrorCode | None:
         seen: set[int] = set()
         for first, last, types in batches:
-            if last < self.start:
+            if last < self.log_start:
                 continue
+            if max(first, self.log_start) < self.start:
+                return ErrorCode.INVALID_RECORD_STATE
             if last >= self.end:
                 return ErrorCode.INVALID_REQUEST
             for at in range(max(first, self.start), last + 1):
@@ -361,6 +365,7 @@ class Play:
         self.model.end = max(records, default=start - 1) + 1
         self.model.records = {at: records.get(at, Record()) for at in range(start, self.model.end)}
         self.model.advance()
+        self.machine.move_start(self.log_start)
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 

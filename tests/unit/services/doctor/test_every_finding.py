@@ -7,8 +7,12 @@ import barnabas.services.doctor
 
 ROOT = Path(__file__).parents[4]
 SOURCES = Path(barnabas.services.doctor.__file__).parent
-#: Findings of `doctor --file`, and what only a cluster with Apache Kafka shows.
-ELSEWHERE = [ROOT / "tests/unit/services/doctor/test_doctor_file.py", ROOT / "tests/interop/test_mixed_cluster.py"]
+#: Findings of `doctor --file`, what only a cluster with Apache Kafka shows, and what takes several hosts.
+ELSEWHERE = [
+    ROOT / "tests/unit/services/doctor/test_doctor_file.py",
+    ROOT / "tests/unit/services/doctor/test_neighbour_checks.py",
+    ROOT / "tests/interop/test_mixed_cluster.py",
+]
 
 
 def checks() -> set[str]:

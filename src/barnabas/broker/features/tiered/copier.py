@@ -254,7 +254,10 @@ def _read_indexes(disk: Disk, candidate: CopyCandidate, segment: RemoteSegment) 
     parts[layout.Part.LEADER_EPOCHS] = encode_epochs(candidate.epochs_until_end)
     parts[layout.Part.BOUNDS] = layout.Bounds(candidate.end_offset, candidate.max_timestamp).encode()
     parts[layout.Part.BLOCKS] = _blocks(disk, candidate, segment).encode()
-    return layout.pack_indexes(parts)
+    indexes = layout.pack_indexes(parts)
+    if len(indexes) > layout.indexes_bytes_max(segment.size_bytes):
+        raise StoreFault(f"the indexes of {segment.id} have {len(indexes)} bytes: no reader would accept them")
+    return indexes
 
 
 def _blocks(disk: Disk, candidate: CopyCandidate, segment: RemoteSegment) -> Blocks:

@@ -35,6 +35,11 @@ _PART: Final = struct.Struct(">hIII")
 _CRC: Final = struct.Struct(">I")
 _PARTS_MAX: Final = 64
 
+#: The largest segment: positions in it are int32.
+_SEGMENT_BYTES_MAX: Final = 2**31 - 1
+#: Snapshots of producers, leader epochs, and indexes with empty entries at their end: what does not grow with the records.
+_OTHER_PARTS_BYTES_MAX: Final = 256 << 20
+
 _PREFIX: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-([A-Za-z0-9_-]{22})/([0-9]{1,10})/")
 _NAME: Final = re.compile(r"([0-9]{20})-([A-Za-z0-9_-]{22})(\.log|\.indexes)")
 
@@ -132,6 +137,15 @@ def pack_indexes(parts: Mapping[Part, bytes]) -> bytes:
         at += len(data)
     head += _CRC.pack(crc32c.crc32c(bytes(head)))
     return b"".join([bytes(head), *parts.values()])
+
+
+def indexes_bytes_max(segment_bytes: int = _SEGMENT_BYTES_MAX) -> int:
+    """Return the most bytes that the second object of a segment can have.
+
+    For a batch, of 61 bytes at least, the indexes have entries of 20 bytes at most; for an aborted transaction, whose marker
+    has 78 bytes, one of 34. Together they are smaller than the records.
+    """
+    return segment_bytes + _OTHER_PARTS_BYTES_MAX
 
 
 def unpack_indexes(data: bytes) -> dict[Part, bytes]:

@@ -194,7 +194,9 @@ class LocalCopies:
     async def _fetch_indexes(self, source: RemoteSegment) -> None:
         await self._is_prepared.wait()
         async with self._gets:
-            data = await self._store.get(layout.indexes_key(source))
+            data = await self._store.get(
+                layout.indexes_key(source), bytes_max=layout.indexes_bytes_max(source.size_bytes)
+            )
         folder = f"{self.directory}/{format_uuid(source.id.uuid)}-{next(self._folders)}"
         segment = SegmentCopy(
             folder,

@@ -281,7 +281,10 @@ class TierReader:
     async def start_after(self, segment: RemoteSegment, *, log_start_offset: int) -> TierStart:
         """Return the start state of a replica whose log is to begin after this segment."""
         try:
-            parts = layout.unpack_indexes_of(segment, await self._store.get(layout.indexes_key(segment)))
+            data = await self._store.get(
+                layout.indexes_key(segment), bytes_max=layout.indexes_bytes_max(segment.size_bytes)
+            )
+            parts = layout.unpack_indexes_of(segment, data)
             epochs = LeaderEpochCache(parse_epochs(f"epochs of {segment.id}", parts[layout.Part.LEADER_EPOCHS]))
             snapshot = parts.get(layout.Part.PRODUCER_SNAPSHOT)
             producers = [] if snapshot is None else producer_snapshot.decode(snapshot)

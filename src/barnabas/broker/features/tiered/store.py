@@ -63,8 +63,8 @@ class Store(Protocol):
         """Return [start, end) in memory of its own. :raises ObjectMissing, StoreFault: also if the answer is too short."""
         ...
 
-    async def get(self, key: str) -> bytes:
-        """Return the whole object. :raises ObjectMissing, StoreFault:"""
+    async def get(self, key: str, *, bytes_max: int) -> bytes:
+        """Return the whole object. :raises ObjectMissing, StoreFault: also if it is larger, without reading it"""
         ...
 
     async def delete(self, keys: Iterable[str]) -> None:
@@ -162,12 +162,15 @@ class ObjectStore:
             )
         return data
 
-    async def get(self, key: str) -> bytes:
+    async def get(self, key: str, *, bytes_max: int) -> bytes:
         import obstore
 
         async def whole() -> tuple[bytes, int]:
             found = await obstore.get_async(self._store, key)
-            return bytes(await found.bytes_async()), found.meta["size"]
+            size = found.meta["size"]
+            if size > bytes_max:
+                raise StoreFault(f"{self.url}: {key} has {size} bytes, more than the {bytes_max} that it can have")
+            return bytes(await found.bytes_async()), size
 
         data, size = await self._ask(f"get {key}", whole)
         if len(data) != size:

@@ -11,6 +11,7 @@ from barnabas.services.doctor.checks import (
     controller,
     disks,
     groups,
+    neighbours,
     partitions,
     settings,
     tier,
@@ -26,12 +27,14 @@ Check = Callable[[ClusterView], list[Finding]]
 
 #: In the order in which an operator would look.
 CHECKS: Final[tuple[Check, ...]] = (
+    zookeeper.members_serve,
     zookeeper.reachable,
     zookeeper.answers_soon,
     zookeeper.disk,
     controller.one_that_all_know,
     brokers.are_up,
     brokers.answer,
+    neighbours.reach_each_other,
     brokers.have_own_addresses,
     brokers.registered_as_they_say,
     partitions.have_leaders,
@@ -43,6 +46,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     topics.have_copies,
     disks.log_dirs,
     tier.keeps_up,
+    neighbours.answer_soon,
     clocks.agree,
     transactions.end,
     groups.settle,

@@ -9,7 +9,10 @@ from barnabas.services.doctor.view import ClusterView
 def are_up(view: ClusterView) -> list[Finding]:
     """Find brokers that hold replicas but are not in the cluster: the cause of most problems with partitions."""
     findings = []
+    cut_off = {broker_id for broker_id, away_ms in view.strangers().items() if away_ms is not None}
     for broker_id in view.missing():
+        if broker_id in cut_off:
+            continue  # it runs: see `zookeeper.reachable`
         held = [partition for partition, info in view.partitions() if broker_id in info.replicas]
         message = f"it is down: it holds a replica of {count(len(held), 'partition')}, but is not registered"
         advice = (
@@ -30,6 +33,16 @@ def answer(view: ClusterView) -> list[Finding]:
         message = f"its advertised address {broker.host}:{broker.port} does not answer: {reason}"
         advice = "is it running? If so, set advertised.listeners to an address that clients reach, and restart it"
         means = "clients cannot use the partitions that it leads"
+        reach, fail = _others_view(view, broker_id)
+        if reach and not fail:
+            message += f"; brokers {some(reach)} reach it"
+            advice = (
+                "it runs: look at the network between clients and it (firewall, routes); is advertised.listeners an address "
+                "that clients reach?"
+            )
+        elif fail and not reach:
+            message += f"; brokers {some(fail)} do not reach it either"
+            advice = "is it running? If so, look at its network; a restart does not help then"
         findings.append(
             Finding(Severity.ERROR, "advertised-listener-unreachable", f"broker {broker_id}", message, advice, means)
         )
@@ -43,6 +56,15 @@ def answer(view: ClusterView) -> list[Finding]:
                 Finding(Severity.ERROR, "advertised-listener-of-another", f"broker {broker_id}", message, advice, means)
             )
     return findings
+
+
+def _others_view(view: ClusterView, broker_id: int) -> tuple[list[int], list[int]]:
+    """Return the brokers that reach this one, and those that do not."""
+    seen = {each: other.neighbours[broker_id] for each, other in view.brokers.items() if broker_id in other.neighbours}
+    return (
+        [each for each, neighbour in seen.items() if neighbour.failing_ms is None],
+        [each for each, neighbour in seen.items() if neighbour.failing_ms is not None],
+    )
 
 
 def have_own_addresses(view: ClusterView) -> list[Finding]:

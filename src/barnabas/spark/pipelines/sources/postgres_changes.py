@@ -111,6 +111,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"slot {self.watched.slot} is at {lsn_text(slot)}, past {start['lsn']} of the checkpoint: another reader uses "
                 "it, or it was dropped and created again. Changes between the two are lost. Start again, with a new checkpoint"
             )
+        if log < after:
+            raise DatabaseError(
+                f"the log of {self.watched.database.name} ends at {lsn_text(log)}, before {start['lsn']} of the checkpoint: "
+                "the database was restored from an older copy, or a server without its last changes has taken over. The rows "
+                "of changes that it lost are in the target, and its next changes would be left out. Start again, with a new "
+                "checkpoint and slot"
+            )
         if slot < after:
             # Spark plans from the end of a finished batch. It calls `commit` only a batch later; until then a limit would
             # be used up by changes that have been read already.

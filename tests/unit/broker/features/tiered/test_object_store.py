@@ -4,6 +4,8 @@ import asyncio
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import obstore
 import pytest
@@ -22,7 +24,19 @@ async def test_stored_object_is_read_in_ranges(store: Store) -> None:
     assert await store.get_range("a-1/0/one.log", 2, 5) == b"234"
     assert await store.get_range("a-1/0/one.log", 0, 10) == b"0123456789"
     assert await store.get_range("a-1/0/one.log", 3, 3) == b""
-    assert await store.get("a-1/0/one.log") == b"0123456789"
+    assert await store.get("a-1/0/one.log", bytes_max=10) == b"0123456789"
+
+
+async def test_object_that_is_larger_than_it_can_be_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.put("a-1/0/one.indexes", bytes(11))
+    get = obstore.get_async
+
+    async def unread(*given: Any) -> SimpleNamespace:
+        return SimpleNamespace(meta=(await get(*given)).meta)  # nothing that could be read
+
+    monkeypatch.setattr(obstore, "get_async", unread)
+    with pytest.raises(StoreFault, match=r"a-1/0/one\.indexes has 11 bytes, more than the 10 that it can have"):
+        await store.get("a-1/0/one.indexes", bytes_max=10)
 
 
 async def test_fewer_bytes_than_asked_for_are_a_fault(store: Store) -> None:
@@ -35,7 +49,7 @@ async def test_a_missing_object_is_said_to_be_missing(store: Store) -> None:
     with pytest.raises(ObjectMissing):
         await store.get_range("a/none.log", 0, 1)
     with pytest.raises(ObjectMissing):
-        await store.get("a/none.log")
+        await store.get("a/none.log", bytes_max=10)
 
 
 async def test_a_file_larger_than_a_part_goes_up_whole(store: Store, tmp_path: Path) -> None:
@@ -62,7 +76,7 @@ async def test_a_file_goes_to_a_directory_without_passing_through_this_process(
     monkeypatch.setattr(obstore, "put_async", put_async)
     (tmp_path / "segment").write_bytes(b"12345 and more")
     await store.put("a/one.log", FilePart(str(tmp_path / "segment"), 5))
-    assert await store.get("a/one.log") == b"12345"
+    assert await store.get("a/one.log", bytes_max=5) == b"12345"
     assert [file.name for file in (tmp_path / "tier" / "a").iterdir()] == ["one.log"]
 
 
@@ -76,7 +90,7 @@ async def test_a_file_that_the_kernel_does_not_copy_is_still_stored(
     monkeypatch.setattr(os, "copy_file_range", copy_file_range, raising=False)
     (tmp_path / "segment").write_bytes(b"12345")
     await store.put("a/one.log", FilePart(str(tmp_path / "segment"), 5))
-    assert await store.get("a/one.log") == b"12345"
+    assert await store.get("a/one.log", bytes_max=5) == b"12345"
     assert [file.name for file in (tmp_path / "tier" / "a").iterdir()] == ["one.log"]
 
 
