@@ -358,7 +358,9 @@ async def _reset(
         raise UsageError(f"Streams group '{name}' is not empty: stop the application first")
     if not execute and not dry_run:
         sys.stderr.write("WARN: No action will be performed as the --execute option is missing.\n")
-    partitions, unknown = await _reset_offsets.expand_topics(cluster, _topics(description, input_topic))
+    # Of the topics that the user made: an application writes its repartition topics again.
+    topics = sorted(description.source_topics) if all_input_topics else input_topic
+    partitions, unknown = await _reset_offsets.expand_topics(cluster, topics)
     if unknown:
         raise UsageError(f"topic {', '.join(unknown)} does not exist")
     committed = await committed_offsets(cluster, name)
@@ -378,11 +380,6 @@ async def _reset(
     for topic, reason in failed.items():
         sys.stderr.write(f"Error: topic {topic} could not be deleted: {reason}\n")
     return int(bool(failed))
-
-
-def _topics(description: StreamsGroupDescription, named: Sequence[str]) -> Sequence[str]:
-    """Return the named topics; without a name all that the user made. Repartition topics have no other reader."""
-    return named or sorted({topic for each in description.subtopologies for topic in each.source_topics})
 
 
 async def _existing(cluster: AsyncClient, name: str) -> StreamsGroupDescription:

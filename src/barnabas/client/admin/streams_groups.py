@@ -77,6 +77,11 @@ class StreamsGroupDescription:
         )
 
     @property
+    def source_topics(self) -> frozenset[str]:
+        """Return the topics of the user that the group reads."""
+        return frozenset(topic for each in self.subtopologies for topic in each.source_topics)
+
+    @property
     def internal_topics(self) -> frozenset[str]:
         """Return the repartition and changelog topics."""
         return frozenset(
