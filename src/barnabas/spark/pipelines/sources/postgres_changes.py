@@ -43,9 +43,9 @@ from barnabas.spark.pipelines.sources.watched_table import Watched, text_of
 if TYPE_CHECKING:
     import pyarrow
 
-_ROWS_A_BATCH: Final = 8192
+ROWS_A_BATCH: Final = 8192
 #: Bytes of the log after which a stream without changes moves on.
-_IDLE_BYTES: Final = 16 << 20
+IDLE_BYTES: Final = 16 << 20
 #: Pauses before the slot is tried again. It has one reader at a time: an attempt that died may hold it until the server
 #: notices.
 _BUSY_S: Final = (0.1, 0.2, 0.5, 1, 2, 4, 8, 15)
@@ -121,7 +121,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found = [commit_end(data) or 0 for data in patiently(lambda: self.watched.peek(end, rows, commits=True))]
         latest = max([after, *found])
-        if latest == after and end - after > _IDLE_BYTES:
+        if latest == after and end - after > IDLE_BYTES:
             latest = end  # other tables fill the log: let the server delete it
         if latest == after:
             return start  # a new offset for the same place would be a batch without rows
@@ -212,7 +212,7 @@ def read_changes(watched: Watched, schema: StructType, part: LogRange) -> "Itera
         if not part.after < change.commit_lsn <= part.upto:
             continue
         rows.extend(rows_of(change, part.shape, schema, watched.current))
-        if len(rows) >= _ROWS_A_BATCH:
+        if len(rows) >= ROWS_A_BATCH:
             yield pyarrow.RecordBatch.from_pylist(rows, schema=wanted)
             rows = []
     if rows:
