@@ -137,6 +137,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "broker/storage/cleaner/job.py": {
         "json.loads": OURS,
     },
+    "broker/zookeeper_client/ensemble.py": {
+        "open_connection": "_ANSWER_BYTES_MAX, and MEMBER_TIMEOUT_S for a four-letter word and its answer",
+    },
     "broker/zookeeper_client/json_data.py": {
         "json.loads": "znodes, jute.maxbuffer; whatever they hold, only Malformed is raised",
     },
@@ -156,6 +159,15 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     },
     "cli/backup/document.py": {
         "json.loads": OWNER,
+    },
+    "cli/faults/cluster.py": {
+        "connect": OURS,
+        "json.loads": OURS,
+    },
+    "cli/faults/endpoint.py": {
+        "import http.server": "on loopback, for `up --faults` alone: CONNECTIONS_MAX at once, WAIT_S for each piece, 64 KiB a"
+        " line and 100 lines of head by http.server; nothing is read behind it before the token is right",
+        "json.loads": "BODY_BYTES_MAX, after the token; RecursionError is taken for no JSON",
     },
     "cli/fork_server.py": {
         "json.loads": OURS,
@@ -423,10 +435,6 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "spark/tables/upkeep.py": {
         "import deltalake": TARGET,
         "import pyiceberg": TARGET,
-    },
-    "testing/faults.py": {
-        "connect": OURS,
-        "json.loads": OURS,
     },
     "testing/simulation/guests.py": {
         "connect": SIMULATED,

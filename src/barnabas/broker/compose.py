@@ -249,7 +249,7 @@ class Broker:
         self.security = SecurityParts(self.dynamic, self._clock, now_s=self._loop.time, spawn=self._spawn)
         self.listening = ListeningParts(self.dynamic, self.server, self.security)
         self.ports = self.listening.ports
-        self.security.watch_certificates(self.server)
+        self.security.watch_certificates(self.server, self.registry)
         self.dynamic.add_check(self.listening.check)
 
     async def _open_logs(self) -> None:

@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "status": Entry("status", "Show the local clusters that run, and their brokers."),
         "restart": Entry("restart", "Restart brokers of a local cluster."),
         "snapshot": Entry("snapshot", "Save a local cluster under a name; bring it back."),
+        "fault": Entry("fault", "Break a local cluster on purpose, and repair it."),
         "down": Entry("down", "Stop a local cluster."),
     },
     "Topics and records": {

@@ -62,6 +62,25 @@ async def test_former_leader_points_to_the_present_one() -> None:
             assert [node.node_id for node in one.answer.node_endpoints] == [leader]
             await one.fetch([(bytes(15) + b"\x07", 0)], forget=[place])
             assert one.answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert counted(kafka, "kafka_server_failed_share_fetch_requests", 3 - leader) == 2
+            assert counted(kafka, "kafka_server_share_group_requested_topic_partitions", 3 - leader) == 2
+            assert counted(kafka, "kafka_server_share_group_fetched_topic_partitions", 3 - leader) == 0
+        async with ShareMember(kafka.bootstrap, "two", broker_id=leader) as two:
+            await kafka.produce("orders", ["a"])
+            got = await two.fetch([place], max_wait_ms=5_000)
+            assert await two.settle(got) == [0]
+            assert await two.settle(got) == [ErrorCode.INVALID_RECORD_STATE]
+            assert counted(kafka, "kafka_server_failed_share_acknowledge_requests", leader) == 1
+            assert counted(kafka, "kafka_server_share_group_fetched_topic_partitions", leader) == 1
+            assert counted(kafka, "kafka_server_share_group_topic_partitions_acquire_time_ms", leader) == 1
+
+
+def counted(kafka: Any, name: str, broker_id: int) -> int:
+    """Return the value of a counter, or the number of observations of a histogram."""
+    registry = composed(kafka, broker_id).context.registry
+    [family] = [each for each in registry.families() if each.name == name]
+    [metric] = family.series.values()
+    return int(metric.count if hasattr(metric, "count") else metric.value)
 
 
 async def test_fifty_members_share_one_partition_and_every_record_is_accepted_once() -> None:

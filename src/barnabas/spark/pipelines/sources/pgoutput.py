@@ -109,7 +109,7 @@ class _Reader:
             case "t":
                 size = self.take("i")
                 found = self._data[self._at : self._at + size]
-                if len(found) < size:
+                if size < 0 or len(found) < size:
                     raise BadMessage(f"message {self._data[:1]!r}: a value of {size} bytes ends after {len(found)}")
                 self._at += size
                 return found.decode()
@@ -153,7 +153,7 @@ def changes(messages: Iterable[bytes]) -> Iterator[Change | Truncated]:
                 waiting.append(_change(reader, data[:1], relations, len(waiting), _place(data)))
             case b"T":
                 count, _ = reader.take("i"), reader.take("b")
-                names = tuple(relations[reader.take("i")].name for _ in range(count))
+                names = tuple(_described(relations, reader.take("i")).name for _ in range(count))
                 waiting.append(Truncated(names, 0, len(waiting), lsn=_place(data)))
             case b"C":
                 end = commit_end(data)
@@ -184,11 +184,14 @@ def _relation(reader: _Reader) -> tuple[int, Relation]:
     return number, Relation(f"{schema or 'pg_catalog'}.{name}", tuple(columns))
 
 
-def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], number: int, place: int) -> Change:
-    oid = reader.take("i")
+def _described(relations: Mapping[int, Relation], oid: int) -> Relation:
     if oid not in relations:
         raise BadMessage(f"a change of relation {oid}, which no message has described")
-    relation = relations[oid]
+    return relations[oid]
+
+
+def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], number: int, place: int) -> Change:
+    relation = _described(relations, reader.take("i"))
     old: Row | None = None
     letter = reader.letter()
     is_whole = letter == "O"

@@ -25,10 +25,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
 
-from barnabas.spark.pipelines.database import DatabaseError
 from barnabas.spark.pipelines.sources.change_rows import lsn_number, lsn_text
 from barnabas.spark.pipelines.sources.pgoutput import UNCHANGED, Change, Row, Truncated, changes, commit_end
-from barnabas.spark.pipelines.sources.postgres_changes import IDLE_BYTES, ROWS_A_BATCH, patiently
+from barnabas.spark.pipelines.sources.postgres_changes import IDLE_BYTES, ROWS_A_BATCH, checked_end, patiently
 from barnabas.spark.pipelines.sources.watched_table import Watched, text_of
 from barnabas.spark.pipelines.sources.watched_tables import WatchedTables
 
@@ -104,14 +103,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         oids = self.watched.require_same(start["oids"])
         if start["snapshot"]:
             return _offset(after, oids, snapshot=False)
-        slot, end = log.place(), log.end_of_log()
-        if slot > after:
-            raise DatabaseError(
-                f"slot {log.slot} is at {lsn_text(slot)}, past {start['lsn']} of the checkpoint: another reader uses it, or it "
-                "was dropped and created again. Changes between the two are lost. Start again, with a new checkpoint"
-            )
-        if slot < after:
-            patiently(lambda: log.advance(after))
+        end = checked_end(log, after)
         end = min(end, self._end) if self._end is not None else end
         if end <= after:
             return start
