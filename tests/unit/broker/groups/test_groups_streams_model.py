@@ -9,7 +9,16 @@ from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
 
 from barnabas.base.config.group_config import GroupConfig
 from barnabas.base.errors import ErrorCode, Refused
@@ -34,14 +43,19 @@ def durable(group: StreamsGroup) -> dict[str, object]:
 class StreamsModel(RuleBasedStateMachine):
     clients = Bundle("clients")
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(target=clients)
+    def begin(self) -> MultipleResults[StreamsClient]:
         self.h = Harness(GroupSettings(streams_max_size=SIZE_MAX), FakeTopics({"t": 3, "r": 3, "c": 3}))
         self.h.group_configs[GROUP] = AT_ONCE
         self.joined = 0
         self.epochs: dict[str, int] = {}
         #: Clients that have not left, and run what the coordinator gave them until they hear of something else.
         self.alive: dict[str, StreamsClient] = {}
+        present = [self.join(process) for process in "ppq"]
+        settle(*present)
+        for client in present:
+            self.epochs[client.member_id] = client.epoch
+        return multiple(*present)
 
     def poll(self, client: StreamsClient) -> ErrorCode:
         code = client.poll_refused()
@@ -55,6 +69,9 @@ class StreamsModel(RuleBasedStateMachine):
         return code
 
     @rule(target=clients, process=st.sampled_from("pqr"))
+    def new_client(self, process: str) -> StreamsClient:
+        return self.join(process)
+
     def join(self, process: str) -> StreamsClient:
         self.joined += 1
         client = StreamsClient(self.h, f"m{self.joined}", process)
@@ -74,19 +91,28 @@ class StreamsModel(RuleBasedStateMachine):
             for client in some:
                 self.poll(client)
 
-    @rule(client=clients, is_stuck=st.booleans())
-    def keep_tasks(self, client: StreamsClient, is_stuck: bool) -> None:
+    def a_holder(self, at: int) -> StreamsClient | None:
+        """Return one of the clients that have active tasks."""
+        holders = [client for client in self.alive.values() if client.active]
+        return holders[at % len(holders)] if holders else None
+
+    @rule(at=st.integers(0, SIZE_MAX), is_stuck=st.booleans())
+    def keep_tasks(self, at: int, is_stuck: bool) -> None:
+        client = self.a_holder(at)
+        if client is None:
+            return
         client.is_stuck = is_stuck
-        held = None
         group = self.h.machine.groups.get(client.group_id)
-        if isinstance(group, StreamsGroup):
-            held = group.members.get(client.member_id)
+        held = group.members.get(client.member_id) if isinstance(group, StreamsGroup) else None
         if not is_stuck and held is not None and client.epoch:
             client.active &= {tuple(task) for task in held.assigned.active}
             client.standby &= {tuple(task) for task in held.assigned.standby}
 
-    @rule(client=clients)
-    def lose_an_answer(self, client: StreamsClient) -> None:
+    @rule(at=st.integers(0, SIZE_MAX))
+    def lose_an_answer(self, at: int) -> None:
+        client = self.a_holder(at)
+        if client is None:
+            return
         former = client.epoch, set(client.active), set(client.standby)
         if client.epoch > 0 and self.poll(client) is ErrorCode.NONE:
             client.epoch, client.active, client.standby = former
@@ -195,9 +221,9 @@ class StreamsModel(RuleBasedStateMachine):
         if GROUP not in self.h.machine.groups:
             return
         running: Counter[Task] = Counter()
-        for member_id, member in self.group().members.items():
+        for member_id in self.group().members:
             client = self.alive.get(member_id)
-            if client is not None and client.epoch == member.member_epoch:
+            if client is not None:
                 running.update(client.active)
         assert all(count == 1 for count in running.values())
 
