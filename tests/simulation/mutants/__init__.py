@@ -11,6 +11,7 @@ from tests.simulation.mutants import (
     sinks,
     storage,
     storage_faults,
+    tables,
     tier,
     transactions,
     zookeeper,
@@ -32,6 +33,7 @@ _ALL = [
     *server.MUTANTS,
     *sinks.MUTANTS,
     *registry.MUTANTS,
+    *tables.MUTANTS,
     *services.MUTANTS,
 ]
 
