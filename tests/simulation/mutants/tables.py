@@ -122,8 +122,8 @@ MUTANTS = [
     Mutant(
         "a stream of changes goes on after its database was restored from an older copy",
         "spark/pipelines/sources/postgres_changes.py",
-        "        if log < after:\n",
-        "        if False:\n",
+        "    if log < after:\n",
+        "    if False:\n",
         finding="change capture reading 1",
         test="unit/spark/test_spark_pgoutput.py::test_log_that_ends_before_the_checkpoint_stops_the_stream",
         why="no simulated world has an SQL database",
