@@ -141,9 +141,10 @@ class Fetches:
                 and partition.log is not None
                 and partition.machine.leader_epoch == leader_epoch
             ):
+                log = partition.log
                 if reads[place] is not NOTHING_NEW:
                     partition.refresh(reads[place])
-                elif not partition.has_nothing_new(want):
+                elif log.high_watermark != want.sent_high_watermark or log.log_start_offset != want.sent_log_start:
                     reads[place] = partition.offsets()
                 continue
             assert not isinstance(tp, ErrorCode)
@@ -192,17 +193,18 @@ class Fetches:
 
     def _holds_back(self, partition: Partition, params: FetchParams) -> bool:
         """Whether the replication throttle is used up and the request does not come from a replica in sync."""
-        return self._is_throttled(partition.tp) and params.replica_id not in partition.machine.isr
+        return params.replica_id not in partition.machine.isr and self._is_throttled(partition.tp)
 
     def _note_follower(
         self, partition: Partition, params: FetchParams, want: CachedPartition, log_end: int, now_ms: int
     ) -> None:
-        recorded = partition.record_follower_fetch(
-            params,
-            fetch_offset=want.fetch_offset,
-            follower_log_start=want.follower_log_start,
-            log_end=log_end,
-            now_ms=now_ms,
+        recorded = partition.machine.record_follower_fetch(
+            params.replica_id,  # type: ignore[arg-type]  # a broker's id
+            want.fetch_offset,
+            want.follower_log_start,
+            params.replica_epoch,
+            log_end,
+            now_ms,
         )
         if recorded.propose is not None:
             self._submit_isr_change(partition, recorded.propose)

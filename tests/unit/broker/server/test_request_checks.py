@@ -75,7 +75,7 @@ def produce(
 
     def append(entries: Any, **rest: Any) -> None:
         appended.extend(entries)
-        rest["on_done"]([])
+        rest["on_done"](entries)
 
     context: Any = SimpleNamespace(
         allows=lambda *args: allowed,
@@ -88,12 +88,8 @@ def produce(
         acks=acks, transactional_id=transaction, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
     api: Any = ProduceApi(context, SimpleNamespace())  # type: ignore[arg-type]
+    api.handle(call, request)
     if appended:
-        return None
-    try:
-        api.handle(call, request)
-    except ValueError:
-        assert len(appended) == 1  # strict zip: the fake has no outcome for it
         return None
     assert isinstance(call.response, ProduceResponse)
     return call.response.responses[0].partition_responses[0]
