@@ -229,7 +229,7 @@ def test_topic_ids_are_refused_in_metadata_versions_that_cannot_answer_them(
     version: int, topic: MetadataRequestTopic
 ) -> None:
     request = MetadataRequest(topics=[topic])
-    api: Any = MetadataApi(SimpleNamespace())  # type: ignore[arg-type]
+    api: Any = MetadataApi(SimpleNamespace(metadata=None))  # type: ignore[arg-type]
     with pytest.raises(Refused) as caught:
         api.handle(Replies(version), request)
     assert caught.value.code is ErrorCode.INVALID_REQUEST
