@@ -9,7 +9,6 @@ from typing import NamedTuple
 from barnabas.base.clock import Clock
 from barnabas.base.errors import ErrorCode, LogDirFault, Refused
 from barnabas.base.ids import TopicPartition
-from barnabas.base.words import READ_COMMITTED
 from barnabas.broker.replication.delayed import DelayedFetch
 from barnabas.broker.replication.fetch_session_cache import CachedPartition, FetchSession
 from barnabas.broker.replication.hosted import HostedPartitions
@@ -230,10 +229,7 @@ class Fetches:
         offset, log = want.fetch_offset, partition.log
         if log is None or partition.machine.role not in (Role.LEADER, Role.FOLLOWER):
             return None  # failed, deleted or stopped
-        if params.replica_id >= 0:
-            bound = log.log_end_offset
-        else:
-            bound = log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark
+        bound = partition.read_bound(params)
         if bound <= offset:
             return None if offset > log.log_end_offset else 0
         if params.replica_id >= 0 and self._holds_back(partition, params):

@@ -424,7 +424,7 @@ class Partition:
 
     def read_bound(self, params: FetchParams) -> Offset:
         """Return the end of a read: the log end for followers, the high watermark or the last stable offset for consumers."""
-        log = self.local_log
+        log = self.log or self.local_log
         if params.replica_id >= 0:
             return log.log_end_offset
         return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark

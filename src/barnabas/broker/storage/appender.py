@@ -165,8 +165,7 @@ class LogAppender:
         self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
         # Only after the write: an append refused for want of a descriptor comes again, and must find the old epochs.
         for header, _ in batches:
-            if header.leader_epoch != state.epochs.latest_epoch:
-                self._start_epoch(header.leader_epoch, header.base_offset)
+            self._start_epoch(header.leader_epoch, header.base_offset)
         is_due = self._flusher.is_due()
         log_start = state.log_start_offset
         return _new_info(AppendInfo, (first, last, NO_LOG_APPEND_TIME, log_start, count, size, False, is_due, False))
