@@ -95,8 +95,8 @@ class MetadataApi:
         names = tuple([None if _is_by_id(topic) else topic.name for topic in request.topics])
         question = Question(call.api_version, call.channel.listener_name, names)
         known = self._known.get(question)
-        # Which topics the sender may see can change without the metadata: ask each time.
-        if known is not None and all(self._context.allows_topic(call, AclOperation.DESCRIBE, name) for name in names):  # type: ignore[arg-type]  # only answers by name are kept
+        # Which topics the sender may see can change without the metadata: ask each time. Only answers by name are kept.
+        if known is not None and all(self._shows(call, name) for name in names):
             call.reply_parts([bytearray(HEAD.pack(len(known) + 4, call.correlation_id)) + known])
             return None
         response = self._answer(call, request, {})
@@ -107,23 +107,27 @@ class MetadataApi:
         call.reply_parts([frame])  # type: ignore[list-item]
         return None
 
+    def _shows(self, call: Call, topic: str | None) -> bool:
+        return topic is not None and self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
+
     def _answer_all(self, call: Call, request: MetadataRequest) -> HandlerResult:
         response = self._without_topics(call, request)
         images = list(self._context.metadata.topics.values())
         with_operations = request.include_topic_authorized_operations
 
-        def is_shown(image: TopicImage) -> bool:
-            return self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, image.name)
-
         async def topic_by_topic() -> MetadataResponse:
             response.topics = [
-                self._topic(call, image, with_operations) async for image in in_turns(images) if is_shown(image)
+                self._topic(call, image, with_operations)
+                async for image in in_turns(images)
+                if self._shows(call, image.name)
             ]
             return response
 
         if len(images) > SLICE_ELEMENTS:
             return topic_by_topic()
-        response.topics = [self._topic(call, image, with_operations) for image in images if is_shown(image)]
+        response.topics = [
+            self._topic(call, image, with_operations) for image in images if self._shows(call, image.name)
+        ]
         return response
 
     def _to_create(self, call: Call, request: MetadataRequest) -> list[str]:
@@ -140,7 +144,7 @@ class MetadataApi:
             and topic.name != CLUSTER_METADATA_TOPIC
             and not _is_by_id(topic)
             and self._context.metadata.topic(topic.name) is None
-            and self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.name)
+            and self._shows(call, topic.name)
         ]
 
     async def _create_then_answer(self, call: Call, request: MetadataRequest, missing: list[str]) -> ApiMessage:
