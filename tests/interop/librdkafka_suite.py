@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.interop.archives import unpack
+
 ROOT = Path(__file__).resolve().parents[2] / ".interop"
 #: Contains librdkafka 2.12.0.
 PACKAGE = "node-rdkafka@3.6.1"
@@ -123,10 +125,10 @@ def _fetch(folder: Path) -> None:
     _step(folder.parent, "npm", "pack", "--silent", PACKAGE)
     [archive] = folder.parent.glob("node-rdkafka-*.tgz")
     with tarfile.open(archive) as tar:
-        for member in tar.getmembers():
-            if member.name.startswith(_INSIDE):
-                member.name = member.name.removeprefix(_INSIDE)
-                tar.extract(member, folder, filter="data")
+        wanted = [member for member in tar.getmembers() if member.name.startswith(_INSIDE)]
+        for member in wanted:
+            member.name = member.name.removeprefix(_INSIDE)
+        unpack(tar, folder, wanted)
 
 
 def _step(folder: Path, *command: str) -> None:

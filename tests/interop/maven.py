@@ -11,6 +11,8 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.interop.archives import unpack
+
 ROOT = Path(__file__).resolve().parents[2] / ".interop"
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -70,7 +72,7 @@ def unpacked(coordinate: str, prepare: Callable[[Path], None]) -> Path:
         _run(coordinate, "dependency:copy", f"-Dartifact={coordinate}", f"-DoutputDirectory={folder}", cwd=folder)
         [archive] = folder.glob("*.tar.gz")
         with tarfile.open(archive) as opened:
-            opened.extractall(folder, filter="data")
+            unpack(opened, folder)
         archive.unlink()
         prepare(folder)
         (folder / "complete").touch()

@@ -45,8 +45,12 @@ VALUES = {
     ValueType.PASSWORD: ("secret",),
     ValueType.CLASS: ("",),
 }
+_KAFKA_4 = "a setting of Kafka 4: 3.9 takes any value for a name that it does not know"
 #: Settings for which our brokers answer differently, with the reason.
 DIFFERENT = {
+    "errors.deadletterqueue.auto.create.topics.enable": _KAFKA_4,
+    "errors.deadletterqueue.group.enable": _KAFKA_4,
+    "share.coordinator.cached.buffer.max.bytes": _KAFKA_4,
     "metric.reporters": "Kafka loads the Java classes; here the setting has no effect",
     "principal.builder.class": "Kafka loads the Java class; here the setting has no effect",
     "ssl.engine.factory.class": "Kafka loads the Java class; here the setting has no effect",

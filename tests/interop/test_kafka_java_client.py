@@ -32,7 +32,7 @@ def test_java_client_of_a_mixed_cluster(mixed: MixedCluster, topic: str, scenari
 
 
 @pytest.mark.parametrize("scenario", ["share", "streams"])
-def test_group_of_kafka_4_that_we_do_not_have_is_refused_with_a_reason(
-    cluster: LocalCluster, topic: str, scenario: str
+def test_group_of_kafka_4_is_refused_with_a_reason_beside_brokers_that_do_not_have_it(
+    mixed: MixedCluster, topic: str, scenario: str
 ) -> None:
-    play(compiled(NEW, "Unsupported", "kafka-streams"), cluster.bootstrap, scenario, topic)
+    play(compiled(NEW, "Unsupported", "kafka-streams"), mixed.bootstrap, scenario, topic)

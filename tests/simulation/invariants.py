@@ -138,7 +138,7 @@ class Invariants:
                     "no replica truncates committed records",
                     f"{tp} on {process.name} ends at {end}; {floor} was committed",
                 )
-        for first, last in log.producers._unreplicated.items():
+        for first, last in log.producers.unreplicated.items():
             if last < committed:
                 self._broken(
                     "an ended transaction does not hold back the last stable offset",

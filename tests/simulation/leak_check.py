@@ -22,7 +22,7 @@ QUIET_S = 12.0
 #: Classes of objects that belong to a client. None may remain.
 CLIENTS = ("DelayedProduce", "DelayedDeleteRecords", "ClassicMember", "ConsumerMember")
 #: Classes of objects that a broker needs for each other broker: waiting fetches, requests and their responses.
-LINKS = ("DelayedFetch", "Call", "_Pending")
+LINKS = ("_LongPoll", "Call", "_Pending")
 #: Objects of the simulator refer to all processes of the world.
 _SIMULATOR = "barnabas.testing.simulation."
 #: Files that are deleted after `file.delete.delay.ms`.

@@ -36,8 +36,8 @@ class Unheard(Overruling):
         log = self._cluster.log_of(state.leader, TP)
         if log is None or None in followers or not log.is_tiered:
             return
-        begun = [each for each in followers[0].producers._ongoing if each >= log.active_segment.base_offset]
-        if not begun or begun[0] not in log.producers._ongoing or log.active_segment.size_bytes > EARLY_BYTES:
+        begun = [each for each in followers[0].producers.ongoing if each >= log.active_segment.base_offset]
+        if not begun or begun[0] not in log.producers.ongoing or log.active_segment.size_bytes > EARLY_BYTES:
             return
         self._is_armed = False
         OverruleUnheard(self._cluster, TP, lambda: self.is_over, begun[0]).begin()
@@ -79,7 +79,7 @@ class OverruleUnheard(Overrule):
         log = self._cluster.log_of(self._leader.id, self._tp)
         if log is None:
             return False
-        if self._end is None and self._first not in log.producers._ongoing:
+        if self._end is None and self._first not in log.producers.ongoing:
             self._end = log.log_end_offset
         view = self._leader.broker.plugin(TieredPlugin).manager.view(self._tp)
         if view is None or self._end is None:

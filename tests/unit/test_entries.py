@@ -137,6 +137,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "broker/storage/cleaner/job.py": {
         "json.loads": OURS,
     },
+    "broker/zookeeper_client/ensemble.py": {
+        "open_connection": "_ANSWER_BYTES_MAX, and MEMBER_TIMEOUT_S for a four-letter word and its answer",
+    },
     "broker/zookeeper_client/json_data.py": {
         "json.loads": "znodes, jute.maxbuffer; whatever they hold, only Malformed is raised",
     },
@@ -156,6 +159,15 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     },
     "cli/backup/document.py": {
         "json.loads": OWNER,
+    },
+    "cli/faults/cluster.py": {
+        "connect": OURS,
+        "json.loads": OURS,
+    },
+    "cli/faults/endpoint.py": {
+        "import http.server": "on loopback, for `up --faults` alone: CONNECTIONS_MAX at once, WAIT_S for each piece, 64 KiB a"
+        " line and 100 lines of head by http.server; nothing is read behind it before the token is right",
+        "json.loads": "BODY_BYTES_MAX, after the token; RecursionError is taken for no JSON",
     },
     "cli/fork_server.py": {
         "json.loads": OURS,
@@ -296,6 +308,24 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "json.loads": OURS,
         "listen": OURS,
     },
+    "spark/connect/converters/avro.py": {
+        "import fastavro": "writes values of records; their schemas are made here",
+    },
+    "spark/connect/converters/json_converter.py": {
+        "json.loads": "a schema of an envelope that json_reader has read, printed as the key of a cache",
+    },
+    "spark/connect/debezium/source.py": {
+        "connect": "the database that an administrator names",
+    },
+    "spark/connect/jdbc/sink.py": {
+        "connect": "the database that an administrator names",
+        "json.loads": "the shape of a row, of the batch's first step",
+        "pickle.dumps": "a row that its own second step reads",
+        "pickle.loads": "a row of the batch's first step, which this module wrote",
+    },
+    "spark/connect/jdbc/source.py": {
+        "connect": "the database that an administrator names",
+    },
     "spark/pipelines/codecs/avro.py": {
         "import fastavro": "writes only; reading is in services.registry.values",
     },
@@ -357,6 +387,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "json.loads": "the columns of a publication, as PostgreSQL's catalogue has them",
         "connect": DATABASE,
     },
+    "spark/pipelines/sources/watched_tables.py": {
+        "connect": "the database that an administrator names",
+    },
     "spark/pipelines/status.py": {
         "json.loads": OURS,
     },
@@ -402,10 +435,6 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "spark/tables/upkeep.py": {
         "import deltalake": TARGET,
         "import pyiceberg": TARGET,
-    },
-    "testing/faults.py": {
-        "connect": OURS,
-        "json.loads": OURS,
     },
     "testing/simulation/guests.py": {
         "connect": SIMULATED,

@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "status": Entry("status", "Show the local clusters that run, and their brokers."),
         "restart": Entry("restart", "Restart brokers of a local cluster."),
         "snapshot": Entry("snapshot", "Save a local cluster under a name; bring it back."),
+        "fault": Entry("fault", "Break a local cluster on purpose, and repair it."),
         "down": Entry("down", "Stop a local cluster."),
     },
     "Topics and records": {
@@ -64,6 +65,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
     "Pipelines, tables, schemas": {
         "pipeline": Entry("pipeline", "Run pipelines on Spark: topics, files, tables in; topics, tables out."),
         "pipeline offsets": Entry("pipeline_offsets", "Show how far a flow has read; let it read records again."),
+        "connect": Entry("connect", "Run Kafka Connect's connectors from their own files, on Spark."),
         "tables": Entry("tables", "Keep topics as Delta and Iceberg tables, with Spark."),
         "schemas": Entry("schemas", "Register, get, list, check, delete, export and import schemas."),
     },

@@ -18,10 +18,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from barnabas.base.host import kernel
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
+
+if TYPE_CHECKING:
+    from barnabas.cli.faults.book import FaultBook
+    from barnabas.cli.faults.endpoint import FaultEndpoint
 
 #: Limit for a restart: a clean stop and a start.
 _ANSWER_TIMEOUT_S: Final = 180.0
@@ -68,6 +72,9 @@ class Running:
     started_s: float
     schema_registry: str | None = None
     console: str | None = None
+    #: Where faults are asked for over HTTP, and what lets a program in. This file is the user's alone.
+    faults: str | None = None
+    faults_token: str | None = None
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> "Running":
@@ -182,12 +189,18 @@ def the_cluster(data: Path | None) -> Running:
 class Reception:
     """Takes commands for a cluster. Owner: the thread that owns the cluster; it calls `serve` instead of sleeping."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, *, faults_port: int | None = None) -> None:
+        """`faults_port`: serve HTTP for faults there. The cluster must take them."""
         self._cluster = cluster
+        self._faults_port = faults_port
+        self._book: FaultBook | None = None
+        self._endpoint: FaultEndpoint | None = None
         self._file = runtime_folder() / f"{os.getpid()}.json"
         self._listener = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> Self:
+        if self._faults_port is not None:
+            self._take_faults(self._faults_port)
         path = self._file.with_suffix(".sock")
         path.unlink(missing_ok=True)
         self._listener.bind(str(path))
@@ -196,9 +209,28 @@ class Reception:
         unfinished = self._file.with_suffix(".new")
         unfinished.write_text(json.dumps(asdict(self._describe())))
         unfinished.rename(self._file)
+        if self._endpoint is not None:
+            self._endpoint.__enter__()
         return self
 
+    def _take_faults(self, port: int) -> None:
+        from barnabas.cli.faults.book import FaultBook
+        from barnabas.cli.faults.cluster import FaultyCluster
+        from barnabas.cli.faults.endpoint import TOKEN_VARIABLE, FaultEndpoint
+
+        assert isinstance(self._cluster, FaultyCluster)
+        self._book = FaultBook(self._cluster)
+        self._endpoint = FaultEndpoint(
+            lambda **command: self._describe().ask(**command), port=port, token=os.environ.get(TOKEN_VARIABLE)
+        )
+
+    @property
+    def faults_url(self) -> str | None:
+        return None if self._endpoint is None else self._endpoint.url
+
     def __exit__(self, *exc: object) -> None:
+        if self._endpoint is not None:
+            self._endpoint.__exit__(*exc)
         self._listener.close()
         _forget(self._file)
         _remove_if_empty()
@@ -214,6 +246,8 @@ class Reception:
             secure=cluster.secure,
             schema_registry=cluster.schema_registry_url if cluster.schema_registry else None,
             console=cluster.console_url if cluster.console else None,
+            faults=self.faults_url,
+            faults_token=None if self._endpoint is None else self._endpoint.token,
             started_s=time.time(),
         )
 
@@ -241,12 +275,27 @@ class Reception:
                     return {"answer": _restart(self._cluster, broker)}
                 case {"do": "snapshot", "action": str(action), "name": name}:
                     return {"answer": _snapshot(self._cluster, action, name)}
+                case {"do": "fault", "action": str(action)}:
+                    return {"answer": self._fault(action, command)}
                 case {"do": unknown}:
                     return {"error": f"this cluster runs another version and does not support {unknown!r}"}
                 case _:
                     return {"error": 'a command is a JSON object with "do"'}
         except (ClusterFailed, ValueError) as error:
             return {"error": str(error)}
+
+    def _fault(self, action: str, command: Mapping[str, object]) -> object:
+        if self._book is None:
+            raise ClusterFailed("this cluster takes no faults: start it with `barnabas up --faults`")
+        match action, command:
+            case "list", _:
+                return self._book.shown()
+            case "add", {"fault": fault}:
+                return self._book.add(fault)
+            case "clear", {"number": int() | None as number}:
+                self._book.clear(number)
+                return {}
+        raise ClusterFailed(f"this cluster does not know the action {action!r}: it is of another version")
 
 
 def _command_line(connection: socket.socket) -> bytes:

@@ -21,6 +21,7 @@ _WATCH_S = 0.5
 #: The default port of Confluent's registry.
 _REGISTRY_PORT = 8081
 _CONSOLE_PORT = 8080
+_FAULTS_PORT = 8089
 
 
 TOOL = Tool(
@@ -43,6 +44,7 @@ TOOL = Tool(
         Option("--console", "Also a console for the browser, on port 8080 (with --port 0, a free one).", bool),
         Option("--tables", "Also Spark, to fill the tables of `barnabas tables add`; needs Java.", bool),
         Option("--secure", "TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings.", bool),
+        Option("--faults", "Take faults, by `barnabas fault` and HTTP on port 8089 (with --port 0, a free one).", bool),
         Option("--detach", "Return when it is ready; it runs until `barnabas down`.", bool),
     ),
     examples=("barnabas up", "barnabas up --brokers 1 --detach --console", "barnabas up --data ./data --secure"),
@@ -62,6 +64,7 @@ def _up(
     console: bool,
     tables: bool,
     secure: bool,
+    faults: bool,
     detach: bool,
 ) -> int:
     from barnabas.base.config.properties import parse_overrides
@@ -83,7 +86,12 @@ def _up(
         raise ClusterFailed(
             f"a cluster runs on {folder} (process {others[0].pid}); `barnabas down --data {folder}` stops it"
         )
-    cluster = LocalCluster(
+    kind = LocalCluster
+    if faults:
+        from barnabas.cli.faults.cluster import FaultyCluster
+
+        kind = FaultyCluster
+    cluster = kind(
         brokers=brokers,
         host=host,
         port=port,
@@ -102,11 +110,11 @@ def _up(
         if code == 0:
             complain("`barnabas status` shows it, `barnabas down` stops it")
         return code
-    _serve(cluster)
+    _serve(cluster, faults_port=(_FAULTS_PORT if port else 0) if faults else None)
     return 0
 
 
-def _serve(cluster: LocalCluster) -> None:
+def _serve(cluster: LocalCluster, *, faults_port: int | None) -> None:
     """Run until a signal, `barnabas down`, or the end of the last broker."""
     _stop_on_signals()
     try:
@@ -116,9 +124,10 @@ def _serve(cluster: LocalCluster) -> None:
             if cluster.secure:
                 _print_client_settings(cluster)
             _print_places(cluster)
-            with running.Reception(cluster) as reception:
+            with running.Reception(cluster, faults_port=faults_port) as reception:
                 beside = f" schema-registry={cluster.schema_registry_url}" if cluster.schema_registry else ""
                 beside += f" console={cluster.console_url}" if cluster.console else ""
+                beside += f" faults={reception.faults_url}" if reception.faults_url else ""
                 sys.stdout.write(f"ready bootstrap={cluster.bootstrap}{beside}\n")
                 sys.stdout.flush()
                 if not cluster.secure:
@@ -190,7 +199,7 @@ def _stop_on_signals() -> None:
 def _watch(cluster: LocalCluster, reception: running.Reception) -> None:
     """Wait until no broker is left, report each broker that ends, and execute what other commands ask."""
     gone: set[int] = set()
-    while len(gone) < cluster.brokers:
+    while len(gone) < cluster.brokers or reception.faults_url:  # a fault may have taken all brokers away
         reception.serve(_WATCH_S)
         for broker_id in cluster.broker_ids:
             code = cluster.member(broker_id).exit_code

@@ -22,12 +22,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from barnabas.cli.faults.journal import Fault
     from barnabas.cli.local_cluster import ClusterFailed, wait_until
     from barnabas.testing.broker import AsyncBroker, BlockingBroker, Broker
     from barnabas.testing.broker_cases import AsyncBrokerTestCase, BrokerTestCase
     from barnabas.testing.cases import AsyncKafkaTestCase, KafkaTestCase
     from barnabas.testing.cluster import Cluster
-    from barnabas.testing.journal import Fault
     from barnabas.testing.records import Record
     from barnabas.testing.shared import Kafka
     from barnabas.testing.snapshot import Snapshot
@@ -61,7 +61,7 @@ _HOMES = {
     "BrokerTestCase": "barnabas.testing.broker_cases",
     "Cluster": "barnabas.testing.cluster",
     "ClusterFailed": "barnabas.cli.local_cluster",
-    "Fault": "barnabas.testing.journal",
+    "Fault": "barnabas.cli.faults.journal",
     "Kafka": "barnabas.testing.shared",
     "KafkaTestCase": "barnabas.testing.cases",
     "PartitionView": "barnabas.testing.topics",

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from barnabas.base.names import did_you_mean
 from barnabas.broker.runtime.faults import TEST_CLIENT_ID
+from barnabas.cli.faults.asking import Question
+from barnabas.cli.faults.broker_faults import BrokerFaults
+from barnabas.cli.faults.journal import LOG_LINES_MAX, Fault, Journal
+from barnabas.cli.faults.names import check_broker_settings
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.local_settings import SettingValue, setting_texts
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.testing.asking import Question
-from barnabas.testing.broker_faults import BrokerFaults
 from barnabas.testing.in_process import HOST, Machinery, Options
-from barnabas.testing.journal import LOG_LINES_MAX, Fault, Journal
 from barnabas.testing.loop_watch import LoopWatch
-from barnabas.testing.names import check_broker_settings
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topics import TopicHelpers
 
@@ -215,11 +215,21 @@ class BlockingBroker(_View, TopicHelpers, BrokerFaults):
 
         return self._wait_for(obey)
 
+    def _life(self, broker_id: int) -> int | None:
+        member = self._machinery.members[broker_id]
+        return id(member.faults) if member.running else None
+
     def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
         """It counts in the broker's memory, which is ours: its count outlives the broker."""
         assert isinstance(number, int)
         asked = self._machinery.members[broker_id].faults.asked[number]
-        return Fault(f"broker {broker_id}: {what}", lambda: asked.fired)
+        life = self._life(broker_id)
+
+        def end() -> None:
+            if self._life(broker_id) == life is not None:
+                self.control(broker_id, do="end_api_fault", fault=number)
+
+        return Fault(f"broker {broker_id}: {what}", lambda: asked.fired, end)
 
     # -- brokers ----------------------------------------------------------------------------------------------------------
 

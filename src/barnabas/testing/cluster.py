@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Self
 
-from barnabas.testing.faults import FaultyCluster
+from barnabas.cli.faults.cluster import FaultyCluster
 from barnabas.testing.settings import DEFAULTS, SHORT_SESSIONS, SHORT_TICK_MS
 from barnabas.testing.snapshot import Snapshot, restore, take
 from barnabas.testing.topics import TopicHelpers

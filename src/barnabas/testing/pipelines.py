@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from barnabas.base.words import AlterOperation, ConfigResourceType
+from barnabas.cli.faults.asking import Question
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.spark import WORKER_SETTINGS
 from barnabas.spark.python_command import set_python
-from barnabas.testing.asking import Question
 from barnabas.testing.records import Record, RecordHelpers
 
 if TYPE_CHECKING:

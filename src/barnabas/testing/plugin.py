@@ -29,9 +29,9 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from barnabas.cli.faults.journal import Watch
     from barnabas.testing.broker import BlockingBroker
     from barnabas.testing.cluster import Cluster
-    from barnabas.testing.journal import Watch
     from barnabas.testing.pipelines import PipelineProject
     from barnabas.testing.shared import Kafka, SharedClusters
 

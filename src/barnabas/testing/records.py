@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias
 
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, ISOLATION_LEVELS, LATEST
+from barnabas.cli.faults.asking import Question, T
+from barnabas.cli.faults.names import no_such_topic
 from barnabas.client.admin.groups import committed_offsets, describe_group
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
@@ -21,8 +23,6 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import check
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer
-from barnabas.testing.asking import Question, T
-from barnabas.testing.names import no_such_topic
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 Data: TypeAlias = str | bytes | None

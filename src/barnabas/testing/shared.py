@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from barnabas.base.names import did_you_mean
 from barnabas.base.recent import Recent
+from barnabas.cli.faults.asking import Question, T
+from barnabas.cli.faults.journal import Watch
 from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.topics import delete_topics
-from barnabas.testing.asking import Question, T
 from barnabas.testing.cluster import Cluster
-from barnabas.testing.journal import Watch
 from barnabas.testing.records import RecordHelpers
 
 #: How many clusters with different options are kept running; the least recently used one is stopped first.

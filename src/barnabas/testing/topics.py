@@ -4,12 +4,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from barnabas.cli.faults.asking import Question, T
+from barnabas.cli.faults.names import check_topic_settings, no_such_topic
 from barnabas.cli.local_cluster import wait_until
 from barnabas.cli.local_settings import SettingValue, setting_texts
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.testing.asking import Question, T
-from barnabas.testing.names import check_topic_settings, no_such_topic
 from barnabas.testing.records import TIMEOUT_S, RecordHelpers
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from barnabas.base.errors import Malformed
 from barnabas.wire import codec_read, codec_write
 from barnabas.wire.codec_read import TooManyElements
-from barnabas.wire.codec_write import PartsBuffer, Unwritable
+from barnabas.wire.codec_write import Unwritable
 from barnabas.wire.messages.base import Record, RecordsRef, Versioned
 from barnabas.wire.varint import Buffer
 
@@ -25,10 +25,10 @@ __all__ = [
     "TooManyElements",
     "Unwritable",
     "bounded_reader",
+    "check_version",
     "decode",
     "decode_versioned",
     "encode",
-    "encode_parts",
     "encode_versioned",
     "reader",
     "writer",
@@ -61,7 +61,7 @@ def reader(cls: type[M], version: int) -> Reader[M]:
     """`(buf, pos, end) -> (message, next position)`. `records` fields are slices of `buf`; all other fields are copies."""
     read = readers.get((cls, version))
     if read is None:
-        _check_version(cls, version)
+        check_version(cls, version)
         read = readers[cls, version] = codec_read.compile_reader(cls, version, version >= cls.FLEXIBLE_FROM)
     return read
 
@@ -71,7 +71,7 @@ def bounded_reader(cls: type[M], version: int, budget: codec_read.Budget) -> Rea
     key = (cls, version, id(budget))
     read = _bounded_readers.get(key)
     if read is None:
-        _check_version(cls, version)
+        check_version(cls, version)
         read = codec_read.compile_reader(cls, version, version >= cls.FLEXIBLE_FROM, budget)
         _bounded_readers[key] = read
     return read  # type: ignore[return-value]
@@ -81,12 +81,12 @@ def writer(cls: type[M], version: int) -> Writer[M]:
     """`(message, out)`: appends the message to `out`."""
     write = writers.get((cls, version))
     if write is None:
-        _check_version(cls, version)
+        check_version(cls, version)
         write = writers[cls, version] = codec_write.compile_writer(cls, version, version >= cls.FLEXIBLE_FROM)
     return write
 
 
-def _check_version(cls: type[Versioned], version: int) -> None:
+def check_version(cls: type[Versioned], version: int) -> None:
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise ValueError(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")
 
@@ -104,28 +104,6 @@ def encode(message: Versioned, version: int) -> bytes:
     out = bytearray()
     writer(type(message), version)(message, out)
     return bytes(out)
-
-
-def encode_parts(message: Versioned, version: int, *, head: bytes = b"") -> list[bytes | RecordsRef]:
-    """Encode the message, cut at each `RecordsRef` in a records field: `head`, bytes and refs are to be sent in this order.
-
-    No part is empty bytes, but a ref may have size 0.
-    """
-    out = PartsBuffer(head)
-    out.cuts = []
-    cls = type(message)
-    (writers.get((cls, version)) or writer(cls, version))(message, out)
-    parts: list[bytes | RecordsRef] = []
-    done = 0
-    with memoryview(out) as view:
-        for at, ref in out.cuts:
-            if at > done:
-                parts.append(bytes(view[done:at]))
-            parts.append(ref)
-            done = at
-        if len(view) > done:
-            parts.append(bytes(view[done:]))
-    return parts
 
 
 def encode_versioned(record: Record, version: int) -> bytes:

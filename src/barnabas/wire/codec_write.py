@@ -1,7 +1,7 @@
 """Generate the source of a write function: `write(obj, out)` for one class at one version, appending to a bytearray.
 
-Records fields take bytes, or a `RecordsRef` for data that is sent separately (a file range). For a ref only the length is
-written, and the `PartsBuffer` records its place. An array of structs also takes `EncodedItems`: bytes encoded earlier.
+A function for a whole response frame returns its parts: a records field of it takes bytes, or a `RecordsRef` for data that is
+sent separately (a file range), which becomes a part. An array of structs also takes `EncodedItems`: bytes encoded earlier.
 """
 
 from collections.abc import Callable
@@ -28,18 +28,12 @@ class Unwritable(BarnabasError):
     """The version cannot express the message: a bug of the caller."""
 
 
-class PartsBuffer(bytearray):
-    """A bytearray that records the place of each `RecordsRef`."""
-
-    __slots__ = ("cuts",)
-
-    cuts: list[tuple[int, RecordsRef]]
+#: A piece of a response frame.
+FramePart = bytearray | RecordsRef
 
 
-def _cut(out: bytearray, ref: RecordsRef) -> None:
-    if not isinstance(out, PartsBuffer):
-        raise Unwritable("a RecordsRef can only be written by encode_parts")
-    out.cuts.append((len(out), ref))
+def _misplaced_ref(what: str) -> Unwritable:
+    return Unwritable(f"{what}: a RecordsRef can only be written into the frame of a response")
 
 
 def _null(what: str) -> Unwritable:
@@ -64,13 +58,31 @@ def compile_writer(cls: type[Message], version: int, flexible: bool) -> Callable
     return _compiled[key]
 
 
+def compile_frame_writer(
+    cls: type[Message], version: int, flexible: bool, *, flexible_header: bool
+) -> Callable[[Any, int], list[FramePart]]:
+    """Compile `write(obj, correlation_id) -> parts`: a response with its header, and the frame's size before both."""
+    return _WriterSource(cls, version, flexible).compile_frame(flexible_header)
+
+
+def _has_records(cls: type[Message]) -> bool:
+    return any(
+        _has_records(spec.type) if isinstance(spec.type, type) else spec.type == "records"
+        for spec in cls.__wire__.values()
+    )
+
+
 class _WriterSource(Source):
     def __init__(self, cls: type[Message], version: int, flexible: bool) -> None:
         super().__init__(cls, version, flexible)
         self._out = "out"
+        #: Format of the header, which is written in one call with the first fields; empty once it is written.
+        self._head = ""
+        #: Whether a `RecordsRef` may be written: it becomes a part of its own.
+        self._in_parts = False
         self._names |= {
             "append_uvarint": append_uvarint,
-            "cut": _cut,
+            "misplaced_ref": _misplaced_ref,
             "null": _null,
             "cut_text": _cut_text,
             "long_string": _long_string,
@@ -88,12 +100,28 @@ class _WriterSource(Source):
         self._body(2)
         return self._compiled("write")
 
+    def compile_frame(self, flexible_header: bool) -> Callable[[Any, int], list[FramePart]]:
+        self._head = "iix" if flexible_header else "ii"
+        self._in_parts = _has_records(self._cls)
+        self._names["put_size"] = Struct(">i").pack_into
+        self._emit(0, "def write(obj, correlation_id):", "    try:")
+        if not self._in_parts:
+            self._body(2)
+            self._emit(2, "put_size(out, 0, len(out) - 4)")
+            return self._compiled("write", "[out]")
+        self._emit(2, "parts = []", "sent = 0")
+        self._body(2)
+        self._emit(2, "sent += len(out)", "if out: parts.append(out)", "put_size(parts[0], 0, sent - 4)")
+        return self._compiled("write", "parts")
+
     def _body(self, depth: int) -> None:
         """Emit code that writes the current struct."""
         plain, tagged, _ = present_fields(self._cls, self._version)
         out = self._out
         is_closed = not self._flexible
         in_order = list(runs(plain))
+        if self._head and not (in_order and in_order[0][0]):
+            self._fixed(depth, [])
         for number, (is_fixed, fields) in enumerate(in_order, 1):
             if not is_fixed:
                 self._field(depth, *fields[0])
@@ -136,8 +164,8 @@ class _WriterSource(Source):
         self._emit(2, "append_uvarint(out, count)", "out += tail")
         return self._compiled("write_tags")
 
-    def _compiled(self, function: str) -> Callable[..., Any]:
-        self._emit(2, "return")
+    def _compiled(self, function: str, result: str = "None") -> Callable[..., Any]:
+        self._emit(2, f"return {result}")
         # The error does not show the message, which may have a password. A text with half of a surrogate pair is not UTF-8.
         self._emit(1, "except (struct_error, UnicodeEncodeError) as error:", "    raise unwritable(error) from None")
         return super()._compiled(function)
@@ -149,8 +177,15 @@ class _WriterSource(Source):
         return Unwritable(f"{cls.__name__} v{self._version}: {error}")
 
     def _fixed(self, depth: int, fields: Fields, after: str = "") -> None:
-        pack = self._name("pack", Struct(">" + "".join(FIXED[spec.type][0] for _, spec in fields) + after).pack)
-        self._emit(depth, f"{self._out} += {pack}({', '.join(f'{self._obj}.{name}' for name, _ in fields)})")
+        layout = "".join(FIXED[spec.type][0] for _, spec in fields) + after
+        values = [f"{self._obj}.{name}" for name, _ in fields]
+        if self._head:
+            pack = self._name("pack", Struct(">" + self._head + layout).pack)
+            self._emit(depth, f"{self._out} = bytearray({pack}({', '.join(['0', 'correlation_id', *values])}))")
+            self._head = ""
+            return
+        pack = self._name("pack", Struct(">" + layout).pack)
+        self._emit(depth, f"{self._out} += {pack}({', '.join(values)})")
 
     def _length(self, depth: int, width: str) -> None:
         """Emit code that writes the length in `n`."""
@@ -187,7 +222,19 @@ class _WriterSource(Source):
             self._emit(depth, f"if n > {STRING_BYTES_MAX}: raise long_string({self._what(name)}, n)")
         self._length(depth, width)
         if spec.type == "records":
-            self._emit(depth, f"if v.__class__ is RecordsRef: cut({out}, v)", f"else: {out} += v")
+            if self._in_parts:
+                self._emit(
+                    depth,
+                    "if v.__class__ is RecordsRef:",
+                    "    sent += len(out) + n",
+                    "    parts += (out, v)",
+                    "    out = bytearray()",
+                    "else: out += v",
+                )
+            else:
+                self._emit(
+                    depth, f"if v.__class__ is RecordsRef: raise misplaced_ref({self._what(name)})", f"{out} += v"
+                )
         else:
             self._emit(depth, f"{out} += v")
 

@@ -4,11 +4,13 @@ The header's version follows from the API and its version (`versions.Api`), with
 with the oldest header, and version 0 of ControlledShutdown has no client id.
 """
 
+from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
 from barnabas.base.errors import Malformed
-from barnabas.wire.codec import RecordsRef, encode_parts, writer, writers
+from barnabas.wire.codec import check_version, writer
+from barnabas.wire.codec_write import FramePart, compile_frame_writer
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.varint import Buffer
 from barnabas.wire.versions import API, API_VERSIONS, CONTROLLED_SHUTDOWN, api_of
@@ -17,10 +19,13 @@ from barnabas.wire.wire import append_string, skip_tagged_fields
 _REQUEST_HEAD = Struct(">hhi")
 _REQUEST_HEAD_AND_LENGTH = Struct(">hhih")
 _SIZE = Struct(">i")
-_SIZE_AND_CORRELATION = Struct(">ii")
 
 #: The first version whose request header has tagged fields, by API key.
 _FLEXIBLE_FROM: dict[int, int] = {key: api.request_flexible_from for key, api in API.items()}
+
+ResponseWriter = Callable[[ApiMessage, int], list[FramePart]]
+#: The compiled functions that `response_writer` returns. Callers on the hot path look here first.
+response_writers: dict[tuple[type[ApiMessage], int], ResponseWriter] = {}
 
 
 class RequestHeader(NamedTuple):
@@ -100,25 +105,23 @@ def response_head(api_key: int, version: int, correlation_id: int) -> bytes:
     return _SIZE.pack(correlation_id)
 
 
-def encode_response(response: ApiMessage, version: int, correlation_id: int) -> bytes:
-    """Encode a whole frame, including its size."""
-    key = response.API_KEY
-    out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
-    if key != API_VERSIONS and version >= response.FLEXIBLE_FROM:
-        out.append(0)
-    cls = type(response)
-    (writers.get((cls, version)) or writer(cls, version))(response, out)
-    _SIZE.pack_into(out, 0, len(out) - 4)
-    return bytes(out)
+def response_writer(cls: type[ApiMessage], version: int) -> ResponseWriter:
+    """Return `(response, correlation_id) -> parts of the frame`. The size in the frame includes the data of the refs."""
+    write = response_writers.get((cls, version))
+    if write is None:
+        check_version(cls, version)
+        flexible = version >= cls.FLEXIBLE_FROM
+        write = response_writers[cls, version] = compile_frame_writer(
+            cls, version, flexible, flexible_header=flexible and cls.API_KEY != API_VERSIONS
+        )
+    return write
 
 
-def encode_response_parts(response: ApiMessage, version: int, correlation_id: int) -> list[bytes | RecordsRef]:
-    """Encode a whole frame in parts, as `encode_parts` does. The size includes the data of the refs."""
-    parts = encode_parts(response, version, head=b"\0\0\0\0" + response_head(response.API_KEY, version, correlation_id))
-    head = parts[0]
-    assert isinstance(head, bytes)  # the header is bytes
-    parts[0] = _SIZE.pack(sum(map(len, parts)) - 4) + head[4:]
-    return parts
+def encode_response(response: ApiMessage, version: int, correlation_id: int) -> bytearray:
+    """Encode a whole frame, including its size. The response has no refs."""
+    (frame,) = response_writer(type(response), version)(response, correlation_id)
+    assert isinstance(frame, bytearray)
+    return frame
 
 
 def parse_response_header(api_key: int, version: int, buf: Buffer, pos: int = 0) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from typing import Any
 from uuid import uuid4
 
 import aiokafka
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from barnabas.testing import Cluster, wait_until
 from tests.scenarios.console.conftest import DEADLINE_S, Console, eventually
@@ -112,6 +113,39 @@ def test_group_of_the_new_protocol_is_shown(console: Console, cluster: Cluster, 
     with consuming(cluster, group, name, **settings):
         answer = eventually(lambda: console.get(f"/api/groups/{group}"), lambda a: isinstance(a, dict) and a["members"])
     assert answer["type"] == "Consumer" and answer["assignor"] == "uniform"
+
+
+def test_share_group_is_shown_with_members_start_offsets_and_lag(
+    console: Console, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    name, group = topic(partitions=1), f"share-{uuid4()}"
+    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for future in admin.incremental_alter_configs(
+        [ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])]
+    ).values():
+        future.result(DEADLINE_S)
+    produce(cluster, name, [{"value": "v", "partition": 0} for _ in range(7)])
+    consumer = ShareConsumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, "client.id": "worker"})
+    consumer.subscribe([name])
+    read = 0
+    while read < 7:
+        read += sum(1 for each in consumer.poll(1.0) if each.error() is None)
+    consumer.commit_sync(30.0)
+    detail = eventually(lambda: console.get(f"/api/groups/{group}"), lambda a: isinstance(a, dict) and a["lag"] == 0)
+    assert (detail["type"], detail["state"], detail["assignor"]) == ("Share", "Stable", "simple")
+    assert [(each["client"], len(each["partitions"])) for each in detail["members"]] == [("worker", 1)]
+    assert [(each["end"], each["lag"], each["client"]) for each in detail["partitions"]] == [(7, 0, "worker")]
+    [row] = console.get("/api/groups", search=group)["groups"]
+    assert (row["type"], row["members"], row["topics"], row["lag"]) == ("Share", 1, 1, 0)
+    consumer.close()
+    produce(cluster, name, [{"value": "v", "partition": 0} for _ in range(2)])
+    answer = eventually(
+        lambda: console.get("/api/groups", search=group, sort="lag", descending=1),
+        lambda a: a["groups"] and (a["groups"][0]["lag"], a["groups"][0]["state"]) == (2, "Empty"),
+    )
+    assert answer["lagKnown"] == answer["lagOf"], "no group is asked for again and again"
+    assert console.change("DELETE", f"/api/groups/{group}") == {"deleted": group}
 
 
 def test_aiokafka_group_is_shown_and_its_history_grows_while_it_is_watched(

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-u
 from confluent_kafka import KafkaError, Message, Producer
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 
-from barnabas.testing import Broker, ClusterFailed
+from barnabas.testing import Broker, ClusterFailed, wait_until
 from barnabas.testing.in_process import Machinery
 from tests.scenarios.testing.testing_clients import consume, produce, values
 
@@ -420,3 +420,24 @@ def test_folder_of_a_process_that_was_killed_is_removed_by_the_next_one() -> Non
         with Broker() as other:
             assert kafka.folder.is_dir()
             assert other.folder != kafka.folder
+
+
+def test_faults_count_their_hits_and_end_alone() -> None:
+    with Broker() as kafka:
+        kafka.create_topic("orders")
+        slow = kafka.slow_disk(1, delay_ms=1)
+        late = kafka.slow_network(1, delay_ms=1)
+        refused = kafka.fail_api(1, "Produce", error="NOT_ENOUGH_REPLICAS")
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "retry.backoff.ms": 20, "log_level": 0})
+        producer.produce("orders", "coffee")
+        wait_until(lambda: producer.poll(0.01) or refused.fired, what="a refused write")
+        assert late.fired > 0
+        refused.end()
+        assert producer.flush(60) == 0
+        assert slow.fired > 0
+        slow.end()
+        late.end()
+        before = (slow.fired, late.fired)
+        producer.produce("orders", "tea")
+        assert producer.flush(60) == 0
+        assert (slow.fired, late.fired) == before

@@ -318,15 +318,15 @@ MUTANTS = [
     Mutant(
         "the last stable offset passes records that are not replicated",
         "broker/storage",
-        "        if not self._unreplicated:\n            return None if ongoing",
+        "        if not self.unreplicated:\n            return None if ongoing",
         "        if True:\n            return None if ongoing",
         profile="elections",
     ),
     Mutant(
         "an ended transaction stays unstable until the next record",
         "broker/storage",
-        "for first, last in self._unreplicated.items() if last < high_watermark]",
-        "for first, last in self._unreplicated.items() if last < high_watermark - 1]",
+        "for first, last in self.unreplicated.items() if last < high_watermark]",
+        "for first, last in self.unreplicated.items() if last < high_watermark - 1]",
     ),
     Mutant(
         "the recovery point moves before anything is synced",

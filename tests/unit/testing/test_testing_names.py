@@ -5,10 +5,10 @@ import re
 import pytest
 
 from barnabas.base.errors import ErrorCode
+from barnabas.cli.faults.names import check_topic_settings, checked_api, checked_error, no_such_topic
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.local_settings import setting_texts
 from barnabas.testing import Cluster
-from barnabas.testing.names import check_topic_settings, checked_api, checked_error, no_such_topic
 from barnabas.testing.shared import Kafka, check_options
 
 

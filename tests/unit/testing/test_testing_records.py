@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from barnabas.testing.journal import Fault, Journal
+from barnabas.cli.faults.journal import Fault, Journal
 from barnabas.testing.records import Record, _Comparison
 
 

@@ -19,6 +19,7 @@ from barnabas.broker.server.refusal import refusal
 from barnabas.broker.share.acquiring import Wish
 from barnabas.broker.share.fetching import Portion, ShareFetchHost, ShareFetching, ShareFetchParams
 from barnabas.broker.share.manager import SharePartitions
+from barnabas.broker.share.metrics import ShareCounts
 from barnabas.broker.share.records import RENEW, Acknowledgement, AcquireMode
 from barnabas.broker.share.sessions import FINAL_EPOCH, MemberKey, ShareSession, TopicIdPartition
 from barnabas.wire.codec import RecordsRef
@@ -72,7 +73,7 @@ class ShareFetchApi:
             has_acknowledgements=bool(acknowledged),
             owner=call.channel,
         )
-        answer = _FetchAnswer(self._context, call, session, acknowledged)
+        answer = _FetchAnswer(self._context, call, session, acknowledged, self._shares.counts)
         names = _Names(self._context, call)
         self._acknowledge_all(session, acknowledged, names, answer.acknowledged, is_renewal=request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH or request.is_renew_ack:
@@ -93,7 +94,7 @@ class ShareFetchApi:
             for partition in topic.partitions
         }
         session = self._shares.sessions.for_acknowledge(key, request.share_session_epoch, owner=call.channel)
-        answer = _AcknowledgeAnswer(self._context, call, session, acknowledged)
+        answer = _AcknowledgeAnswer(self._context, call, session, acknowledged, self._shares.counts)
         names = _Names(self._context, call)
         self._acknowledge_all(session, acknowledged, names, answer.acknowledged, is_renewal=request.is_renew_ack)
         answer.begun()
@@ -195,9 +196,15 @@ class _Answer:
     """Collects what a request waits for: its acknowledgements, and one more step that a subclass reports."""
 
     def __init__(
-        self, context: BrokerContext, call: Call, session: ShareSession, acknowledged: Collection[TopicIdPartition]
+        self,
+        context: BrokerContext,
+        call: Call,
+        session: ShareSession,
+        acknowledged: Collection[TopicIdPartition],
+        counts: ShareCounts,
     ) -> None:
         self._context = context
+        self._counts = counts
         self._call = call
         self._lock_ms = context.dynamic.group_config(session.key.group_id).share_record_lock_duration_ms
         self._missing = len(acknowledged) + 1
@@ -205,6 +212,8 @@ class _Answer:
 
     def acknowledged(self, wanted: TopicIdPartition, refused: Refused | None) -> None:
         self._results[wanted] = refused
+        if refused is not None:
+            self._counts.failed_acknowledges(1)
         self._step()
 
     def _step(self) -> None:
@@ -233,6 +242,7 @@ class _FetchAnswer(_Answer):
 
     def fetched(self, portions: Sequence[Portion]) -> None:
         self._portions = portions
+        self._counts.failed_fetches(sum(1 for portion in portions if portion.error is not None))
         self._step()
 
     def _reply(self) -> None:

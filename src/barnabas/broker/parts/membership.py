@@ -86,6 +86,6 @@ class MembershipParts:
         return self.registrar.epoch
 
     def _endpoint(self, broker_id: BrokerId) -> Endpoint | None:
-        if self._faults is not None and self._faults.is_cut_off(broker_id):
+        if self._faults is not None and self._faults.refuses_to_reach(broker_id):
             return None
         return self.metadata.endpoint(broker_id, self._dynamic.broker.inter_broker_listener_name)

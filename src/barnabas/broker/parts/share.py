@@ -76,5 +76,5 @@ def assemble(
         spawn=spawn,
     )
     partitions = SharePartitions(host, sessions_max=lambda: settings().sessions_max, registry=context.registry)
-    fetch_host = ShareFetchHost(replicas.fetches, replicas.hosted.fetch_purgatory, loop, on_thread, spawn)
+    fetch_host = ShareFetchHost(replicas.fetches, host.counts, replicas.hosted.fetch_purgatory, loop, on_thread, spawn)
     return ShareParts(partitions, [ShareFetchApi(context, partitions, fetch_host)])

@@ -4,7 +4,8 @@ Each waits in a purgatory under the partitions that can satisfy it. Requests tha
 itself; followers, which wait for the log end, watch `partition.log_end_key`.
 """
 
-from collections.abc import Callable, Container, Hashable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -69,43 +70,37 @@ class DelayedFetch(DelayedOperation):
     partitions that rested in it have woken.
     """
 
-    __slots__ = ("_bytes_ready", "_join_woken", "_missing_bytes", "_on_done", "_places", "_ready", "_session")
+    __slots__ = ("_missing_bytes", "places", "ready", "session")
 
     def __init__(
-        self,
-        places: dict[Hashable, int],
-        *,
-        ready: dict[int, int],
-        min_bytes: int,
-        bytes_ready: Callable[[int], int | None],
-        session: FetchSession | None,
-        join_woken: Callable[["DelayedFetch"], Sequence[int]],
-        on_done: Callable[[Container[int]], None],
+        self, places: dict[Hashable, int], *, ready: dict[int, int], min_bytes: int, session: FetchSession | None
     ) -> None:
-        """`places`: key -> index of the partition in the request. `ready`: index -> bytes that can be read already.
-
-        `bytes_ready` returns how much can be read of a partition, or None if the fetch must be answered at once, whatever it
-        gets. `session`: a follower's session, in which partitions may rest; `join_woken` adds partitions that have woken to the
-        request, and returns their indexes. `on_done` gets the indexes of the partitions that may have changed.
-        """
+        """`session`: a follower's session, in which partitions may rest."""
         super().__init__()
-        self._places = places
-        self._ready = ready
+        #: Key -> index of the partition in the request.
+        self.places = places
+        #: Bytes that can be read, of the partitions that had some or may have changed, by their index.
+        self.ready = ready
         self._missing_bytes = min_bytes - sum(ready.values())
-        self._bytes_ready = bytes_ready
-        self._session = session
-        self._join_woken = join_woken
-        self._on_done = on_done
+        self.session = session
+
+    @abstractmethod
+    def bytes_ready(self, place: int) -> int | None:
+        """Return how much can be read of a partition; None if the fetch must be answered at once, whatever it gets."""
+
+    @abstractmethod
+    def join_woken(self) -> Sequence[int]:
+        """Add the session's partitions that have woken to the request; return their indexes."""
 
     def waits_for(self) -> dict[str, Any]:
-        keys = list(islice(self._places, NAMED_MAX))
+        keys = list(islice(self.places, NAMED_MAX))
         # A follower watches the log ends, and its resting partitions under the session.
-        is_follower = self._session is not None or any(not isinstance(key, Partition) for key in keys)
-        if self._session is not None:
-            count = len(self._session.partitions)
-            named = [want.tp for want in islice(self._session.partitions.values(), NAMED_MAX) if want.tp is not None]
+        is_follower = self.session is not None or any(not isinstance(key, Partition) for key in keys)
+        if self.session is not None:
+            count = len(self.session.partitions)
+            named = [want.tp for want in islice(self.session.partitions.values(), NAMED_MAX) if want.tp is not None]
         else:
-            count = len(self._places)
+            count = len(self.places)
             named = [key.tp for key in keys if isinstance(key, Partition | LogEndKey)]
         return {
             "condition": "log end" if is_follower else "bytes",
@@ -115,28 +110,25 @@ class DelayedFetch(DelayedOperation):
         }
 
     def is_satisfied(self) -> bool:
-        return self._is_satisfied_by_woken() or any(map(self._is_satisfied_by, self._places.values()))
+        return self._is_satisfied_by_woken() or any(map(self._is_satisfied_by, self.places.values()))
 
     def is_satisfied_by(self, key: Hashable) -> bool:
-        place = self._places.get(key)
+        place = self.places.get(key)
         return self._is_satisfied_by_woken() if place is None else self._is_satisfied_by(place)
 
     def _is_satisfied_by_woken(self) -> bool:
         # Evaluate all of them, also after one that is enough: they are part of the request now.
-        satisfied = [self._is_satisfied_by(place) for place in self._join_woken(self)]
+        satisfied = [self._is_satisfied_by(place) for place in self.join_woken()]
         return any(satisfied)
 
     def _is_satisfied_by(self, place: int) -> bool:
-        found = self._bytes_ready(place)
-        before = self._ready.get(place, 0)
-        self._ready[place] = found or 0
+        found = self.bytes_ready(place)
+        before = self.ready.get(place, 0)
+        self.ready[place] = found or 0
         if found is None:
             return True
         self._missing_bytes -= found - before
         return self._missing_bytes <= 0
-
-    def on_complete(self, *, expired: bool) -> None:
-        self._on_done(self._ready)
 
 
 class DelayedDeleteRecords(DelayedOperation):

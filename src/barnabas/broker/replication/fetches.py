@@ -3,24 +3,21 @@
 Owner: the event loop. A Fetch runs here without a coroutine or a queue, in one pass over its partitions.
 """
 
-from collections.abc import Callable, Container, Hashable, Sequence
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from barnabas.base.clock import Clock
 from barnabas.base.errors import ErrorCode, LogDirFault, Refused
-from barnabas.base.ids import NO_EPOCH, TopicPartition
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import READ_COMMITTED
 from barnabas.broker.replication.delayed import DelayedFetch
 from barnabas.broker.replication.fetch_session_cache import CachedPartition, FetchSession
 from barnabas.broker.replication.hosted import HostedPartitions
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.reads import FetchParams, PartitionRead
+from barnabas.broker.replication.reads import NOTHING_NEW, FetchParams, PartitionRead
 from barnabas.broker.replication.remote_reads import RemoteReads
-from barnabas.broker.replication.state import ProposeIsr
+from barnabas.broker.replication.state import ProposeIsr, Role
 from barnabas.broker.runtime.purgatory import DelayedOperation, Purgatory
-
-# This is a name because Python evaluates the annotations of an inner function at each call.
-_MaybeBytes = int | None
 
 
 class WaitingFetch(NamedTuple):
@@ -50,7 +47,7 @@ class Fetches:
     ) -> None:
         """`prefers_replica` chooses the replica for a consumer that names its rack. `is_throttled` says whether a partition's
         records are withheld from followers that are not in sync."""
-        self._hosted = hosted
+        self.hosted = hosted
         self._clock = clock
         self._bytes_max = bytes_max
         self._submit_isr_change = submit_isr_change
@@ -73,7 +70,7 @@ class Fetches:
         `session`: a follower's session, in which partitions may rest; partitions that wake meanwhile are added to `wanted`. If
         `max_wait_ms` is negative, the answer has only what is on this broker now; otherwise it waits for the tier.
         """
-        before = self._hosted.movements
+        before = self.hosted.movements
         reads, readable_bytes, has_news = self._read_all(params, wanted)
         has_nothing = not wanted and session is None
         if has_news and self.tier is not None and params.max_wait_ms >= 0:
@@ -84,56 +81,11 @@ class Fetches:
         if has_news or params.max_wait_ms <= 0 or has_nothing or readable_bytes >= params.min_bytes:
             on_done(reads)
             return None
-        positions: list[tuple[Partition | None, int]] = []
-        places: dict[Hashable, int] = {}
-        ready: dict[int, int] = {}
-        is_follower = params.is_from_follower
-        for place, ((_, tp), read) in enumerate(zip(wanted, reads, strict=True)):
-            assert not isinstance(tp, ErrorCode)  # an error would have counted as news
-            partition = self._hosted.partitions[tp]
-            positions.append((partition, partition.machine.leader_epoch))
-            key = partition.log_end_key if is_follower else partition
-            if read.readable_bytes or key in places:
-                # If a partition is in the request twice, only one entry has the key: read both at the end.
-                ready[place] = read.readable_bytes
-                read.release()
-            places.setdefault(key, place)
-
-        def bytes_ready(place: int) -> _MaybeBytes:
-            partition, leader_epoch = positions[place]
-            if partition is None or partition.machine.leader_epoch != leader_epoch:
-                return None
-            return self._bytes_ready(partition, params, wanted[place][0])
-
-        def join_woken(operation: DelayedFetch) -> Sequence[int]:
-            if session is None:
-                return ()
-            first = len(wanted)
-            for want in session.woken:
-                assert want.tp is not None  # the entry has rested, so its partition was found
-                partition = self._hosted.get(want.tp)
-                if partition is not None:
-                    places.setdefault(partition.log_end_key, len(wanted))
-                    purgatory.watch_also(operation, partition.log_end_key)
-                positions.append((partition, want.current_leader_epoch))
-                wanted.append((want, want.tp))
-                reads.append(PartitionRead())
-            session.woken.clear()
-            return range(first, len(wanted))
-
-        operation = DelayedFetch(
-            places,
-            ready=ready,
-            min_bytes=params.min_bytes,
-            bytes_ready=bytes_ready,
-            session=session,
-            join_woken=join_woken,
-            on_done=lambda touched: on_done(self._read_again(params, wanted, positions, reads, touched)),
-        )
-        purgatory = self._hosted.fetch_purgatory
-        # `join_woken` runs when the wait begins, so partitions that have woken by then are included.
-        keys = places if session is None else chain((session,), places)
-        if self._hosted.movements == before:
+        operation = _LongPoll(self, params, wanted, reads, session, on_done)
+        purgatory = self.hosted.fetch_purgatory
+        # The session gives up the partitions that have woken when the wait begins, so they are included.
+        keys: Iterable[Hashable] = operation.places if session is None else (session, *operation.places)
+        if self.hosted.movements == before:
             purgatory.watch(operation, keys, timeout_ms=params.max_wait_ms)
         else:
             # Recording this follower's position has moved others' high watermarks, and their producers may have written again.
@@ -144,16 +96,24 @@ class Fetches:
         self, params: FetchParams, wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
     ) -> tuple[list[PartitionRead], int, bool]:
         """Read all; return the reads, the bytes that count for `min.bytes`, and whether a read must be answered at once."""
-        now_ms = self._clock.now_ms()
+        partitions = self.hosted.partitions
+        is_follower = params.replica_id >= 0
+        now_ms = self._clock.now_ms() if is_follower else None
+        may_have_nothing = not is_follower and not params.client_rack
         left_bytes = min(params.max_bytes, self._bytes_max)
         total_bytes = readable_bytes = 0
         has_news = False
         reads: list[PartitionRead] = []
         for want, tp in wanted:
-            if isinstance(tp, ErrorCode):
-                read = PartitionRead(tp)
-            else:
-                read = self._read_one(params, want, tp, left_bytes, total_bytes == 0, now_ms)
+            if tp.__class__ is not TopicPartition:
+                reads.append(PartitionRead(tp))  # type: ignore[arg-type]  # an error
+                has_news = True
+                continue
+            partition = partitions.get(tp)
+            if may_have_nothing and partition is not None and partition.has_nothing_new(want):
+                reads.append(NOTHING_NEW)
+                continue
+            read = self._read_one(params, want, tp, left_bytes, total_bytes == 0, now_ms)
             reads.append(read)
             if read.size_bytes:
                 total_bytes += read.size_bytes
@@ -168,27 +128,24 @@ class Fetches:
                 has_news = True
         return reads, readable_bytes, has_news
 
-    def _read_again(
-        self,
-        params: FetchParams,
-        wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]],
-        positions: Sequence[tuple[Partition | None, int]],
-        reads: list[PartitionRead],
-        touched: Container[int],
-    ) -> list[PartitionRead]:
+    def read_again(self, poll: "_LongPoll") -> list[PartitionRead]:
         """After the wait, read the changed partitions again; refresh only the offsets of the others."""
+        params, reads = poll.params, poll.reads
         left_bytes = min(params.max_bytes, self._bytes_max)
         total_bytes = 0
-        for place, (partition, leader_epoch) in enumerate(positions):
+        for place, (partition, leader_epoch) in enumerate(poll.positions):
+            want, tp = poll.wanted[place]
             if (
-                place not in touched
+                place not in poll.ready
                 and partition is not None
                 and partition.log is not None
                 and partition.machine.leader_epoch == leader_epoch
             ):
-                partition.refresh(reads[place])
+                if reads[place] is not NOTHING_NEW:
+                    partition.refresh(reads[place])
+                elif not partition.has_nothing_new(want):
+                    reads[place] = partition.offsets()
                 continue
-            want, tp = wanted[place]
             assert not isinstance(tp, ErrorCode)
             # The follower's position was recorded when its request came: None means that this is not a new request.
             read = reads[place] = self._read_one(params, want, tp, left_bytes, total_bytes == 0, None)
@@ -208,7 +165,7 @@ class Fetches:
         """`record_ms`: when a follower's request came, to record its position; None if that was done."""
         read: PartitionRead | None = None
         try:
-            partition = self._hosted.partitions.get(tp) or self._hosted.require(tp)
+            partition = self.hosted.partitions.get(tp) or self.hosted.require(tp)
             if isinstance(want.key.topic, bytes) and partition.topic_id not in (None, want.key.topic):
                 # A topic of the same name was created again, and its LeaderAndIsr or StopReplica is on the way.
                 return PartitionRead(ErrorCode.INCONSISTENT_TOPIC_ID)
@@ -250,9 +207,9 @@ class Fetches:
         if recorded.propose is not None:
             self._submit_isr_change(partition, recorded.propose)
         if recorded.hw_moved:
-            self._hosted.high_watermark_moved(partition)
+            self.hosted.high_watermark_moved(partition)
         if recorded.log_start_moved:
-            self._hosted.delete_records_purgatory.check(partition)
+            self.hosted.delete_records_purgatory.check(partition)
 
     @staticmethod
     def _redirect(partition: Partition, preferred: int, current_leader_epoch: int) -> PartitionRead:
@@ -266,22 +223,92 @@ class Fetches:
         read.preferred_read_replica = preferred
         return read
 
-    def _bytes_ready(self, partition: Partition, params: FetchParams, want: CachedPartition) -> int | None:
-        offset = want.fetch_offset
-        if partition.log is None or partition.machine.check_leader_epoch(NO_EPOCH, require_leader=False):
+    def bytes_ready(self, partition: Partition, params: FetchParams, want: CachedPartition) -> int | None:
+        """Return how many bytes can be read now, as far as `min.bytes` needs to know; None: answer at once."""
+        offset, log = want.fetch_offset, partition.log
+        if log is None or partition.machine.role not in (Role.LEADER, Role.FOLLOWER):
             return None  # failed, deleted or stopped
-        bound = partition.read_bound(params)
+        if params.replica_id >= 0:
+            bound = log.log_end_offset
+        else:
+            bound = log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark
         if bound <= offset:
-            return None if offset > partition.log.log_end_offset else 0
+            return None if offset > log.log_end_offset else 0
         if params.replica_id >= 0 and self._holds_back(partition, params):
             return 0
         if params.min_bytes <= 1:
             return 1
         try:
-            found = partition.log.read(offset, max_bytes=want.max_bytes, max_offset=bound, min_one_batch=True)
+            found = log.read(offset, max_bytes=want.max_bytes, max_offset=bound, min_one_batch=True)
         except (Refused, LogDirFault):
             return None
         found.release()
         if found.is_cut:
             return max(found.size_bytes, want.max_bytes)
         return None if found.size_bytes and found.upper_offset < bound else found.size_bytes
+
+
+class _LongPoll(DelayedFetch):
+    """A fetch that waits, with what its answer needs."""
+
+    __slots__ = ("_fetches", "_on_done", "params", "positions", "reads", "wanted")
+
+    def __init__(
+        self,
+        fetches: Fetches,
+        params: FetchParams,
+        wanted: list[tuple[CachedPartition, TopicPartition | ErrorCode]],
+        reads: list[PartitionRead],
+        session: FetchSession | None,
+        on_done: Callable[[list[PartitionRead]], None],
+    ) -> None:
+        self._fetches = fetches
+        self._on_done = on_done
+        self.params = params
+        self.wanted = wanted
+        self.reads = reads
+        #: The partition of each entry, and its epoch when the wait began.
+        self.positions: list[tuple[Partition | None, int]] = []
+        places: dict[Hashable, int] = {}
+        ready: dict[int, int] = {}
+        partitions = fetches.hosted.partitions
+        is_follower = params.replica_id >= 0
+        for place, (_, tp) in enumerate(wanted):
+            # An error instead of a partition would have counted as news.
+            partition = partitions[tp]  # type: ignore[index]
+            self.positions.append((partition, partition.machine.leader_epoch))
+            key: Hashable = partition.log_end_key if is_follower else partition
+            read = reads[place]
+            if read.readable_bytes or key in places:
+                # If a partition is in the request twice, only one entry has the key: read both at the end.
+                ready[place] = read.readable_bytes
+                read.release()
+            places.setdefault(key, place)
+        super().__init__(places, ready=ready, min_bytes=params.min_bytes, session=session)
+
+    def bytes_ready(self, place: int) -> int | None:
+        partition, leader_epoch = self.positions[place]
+        if partition is None or partition.machine.leader_epoch != leader_epoch:
+            return None
+        return self._fetches.bytes_ready(partition, self.params, self.wanted[place][0])
+
+    def join_woken(self) -> Sequence[int]:
+        session = self.session
+        if session is None or not session.woken:
+            return ()
+        first = len(self.wanted)
+        hosted = self._fetches.hosted
+        for want in session.woken:
+            assert want.tp is not None  # the entry has rested, so its partition was found
+            partition = hosted.get(want.tp)
+            if partition is not None:
+                self.places.setdefault(partition.log_end_key, len(self.wanted))
+                hosted.fetch_purgatory.watch_also(self, partition.log_end_key)
+            self.positions.append((partition, want.current_leader_epoch))
+            self.wanted.append((want, want.tp))
+            self.reads.append(PartitionRead())
+        session.woken.clear()
+        return range(first, len(self.wanted))
+
+    def on_complete(self, *, expired: bool) -> None:
+        self._on_done(self._fetches.read_again(self))

@@ -303,10 +303,12 @@ class Partition:
                 return result
         if from_follower:
             bound = log.log_end_offset
-        elif params.isolation_level == READ_COMMITTED:
-            bound = result.last_stable_offset
-        elif fetch_offset == bound and not log.is_closed:
-            return result  # the usual case for most partitions of a consumer: it has everything
+        else:
+            if params.isolation_level == READ_COMMITTED:
+                bound = result.last_stable_offset
+                result.aborted_transactions = []
+            if fetch_offset == bound and not log.is_closed:
+                return result  # the usual case for most partitions of a consumer: it has everything
         try:
             found = log.read(Offset(fetch_offset), max_bytes=max_bytes, max_offset=bound, min_one_batch=min_one_batch)
         except Refused as refusal:
@@ -322,7 +324,7 @@ class Partition:
             result.readable_bytes = max(found.size_bytes, max_bytes)
         else:
             result.has_more_segments = found.size_bytes > 0 and found.upper_offset < bound
-        if params.isolation_level == READ_COMMITTED and not from_follower:
+        if found.size_bytes and params.isolation_level == READ_COMMITTED and not from_follower:
             try:
                 result.aborted_transactions = log.aborted_transactions(Offset(fetch_offset), found.upper_offset)
             except BaseException:
@@ -348,10 +350,30 @@ class Partition:
         # The follower's records end where ours end, and in the same epoch.
         if last >= 0 and last != log.epochs.latest_epoch:
             return None
+        return self.offsets()
+
+    def has_nothing_new(self, want: CachedPartition) -> bool:
+        """Whether a consumer in a session has all committed records, and knows the offsets from an earlier response.
+
+        This is the usual case for most partitions of a session. If it is False, `read` finds out what there is, or what is
+        wrong.
+        """
+        log, machine = self.log, self.machine
+        return (
+            log is not None
+            and log.high_watermark == want.sent_high_watermark == want.fetch_offset
+            and log.log_start_offset == want.sent_log_start
+            and not log.is_closed
+            and machine.role is Role.LEADER
+            and want.current_leader_epoch in (-1, machine.leader_epoch)
+            and want.last_fetched_epoch in (-1, log.epochs.latest_epoch)
+            and (self.topic_id in (None, want.key.topic) or want.key.topic.__class__ is str)
+        )
+
+    def offsets(self) -> PartitionRead:
+        """Return a read without records."""
         result = PartitionRead()
-        result.high_watermark = log.high_watermark
-        result.last_stable_offset = log.last_stable_offset
-        result.log_start_offset = log.log_start_offset
+        self.refresh(result)
         return result
 
     def rest(self, want: CachedPartition, replica_id: int) -> None:
@@ -387,7 +409,7 @@ class Partition:
 
     def refresh(self, read: PartitionRead) -> None:
         """Update the offsets in a read that found no records."""
-        log = self.local_log
+        log = self.log or self.local_log
         read.high_watermark = log.high_watermark
         read.last_stable_offset = log.last_stable_offset
         read.log_start_offset = log.log_start_offset

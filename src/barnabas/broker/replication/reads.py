@@ -1,7 +1,7 @@
 """A Fetch request's parameters, and the results for its partitions."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
@@ -69,6 +69,15 @@ class PartitionRead:
         self.release()
         self.readable_bytes = 0
         self.has_more_segments = False
+
+
+class _NothingNew(PartitionRead):
+    def release(self) -> None:
+        """There is nothing to release: one object stands for all such reads."""
+
+
+#: The read of a partition in a consumer's session that has neither records nor offsets which the consumer does not know.
+NOTHING_NEW: Final = _NothingNew()
 
 
 class TieredRead(PartitionRead):

@@ -1,11 +1,13 @@
 """Faults that tests switch on. A broker outside of tests has none.
 
-`Faults` holds the faults, and code with a fault point asks it. Owner: the event loop. Only `check_disk` is also called by file
-work on threads: it only reads.
+`Faults` holds the faults, and code with a fault point asks it. Owner: the event loop. File work on threads also calls
+`check_disk` and `disk_delay_s`: they read, and count under a lock.
 """
 
 import errno
 import os
+import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -80,12 +82,30 @@ class AdjustableClock(SystemClock):
         return super().monotonic_s() + self.offset_ms / 1000
 
 
+class Hits:
+    """How often each kind of fault has had an effect since the start of the broker."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, count: int = 1) -> None:
+        with self._lock:
+            self._counts[kind] += count
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)
+
+
 @dataclass(slots=True)
 class Faults:
     clock: AdjustableClock = field(default_factory=AdjustableClock)
     apis: list[ApiFault] = field(default_factory=list)
     #: Every API fault since the start, in order: a test may ask how often each has fired.
     asked: list[ApiFault] = field(default_factory=list)
+    #: Hits of all other faults, by the command that began them.
+    hits: Hits = field(default_factory=Hits)
     #: Brokers that this one neither hears nor can reach.
     cut_off: frozenset[int] = frozenset()
     #: Brokers that this one does not hear, but can reach.
@@ -110,21 +130,48 @@ class Faults:
         return len(self.asked) - 1
 
     def request_delay_ms(self, peer: int | None) -> int:
-        """Return the delay. `peer`: the broker that sent the request, if a broker did."""
-        return self.network_delay_ms + (self.peer_delays_ms.get(peer, 0) if peer is not None else 0)
+        """Return the delay, and count it. `peer`: the broker that sent the request, if a broker did."""
+        by_peer_ms = self.peer_delays_ms.get(peer, 0) if peer is not None else 0
+        if self.network_delay_ms:
+            self.hits.add("slow_network")
+        if by_peer_ms:
+            self.hits.add("slow_peer")
+        return self.network_delay_ms + by_peer_ms
 
     def api_fault(self, api: str, client_id: str | None) -> ApiFault | None:
         return next((fault for fault in self.apis if fault.take(api, client_id)), None)
 
-    def is_cut_off(self, broker_id: int) -> bool:
-        return self.is_dead or broker_id in self.cut_off
+    def end_api_fault(self, number: int) -> None:
+        self.apis = [fault for fault in self.apis if fault is not self.asked[number]]
 
-    def hears(self, broker_id: int) -> bool:
-        return broker_id not in self.cut_off and broker_id not in self.deaf_to
+    def refuses_to_reach(self, broker_id: int) -> bool:
+        """Whether this broker cannot connect to another one. Counts an attempt that is refused."""
+        if broker_id in self.cut_off:
+            self.hits.add("cut_off")
+            return True
+        return self.is_dead
+
+    def refuses_to_hear(self, broker_id: int) -> bool:
+        """Whether a request of another broker is lost. Counts those that are."""
+        if broker_id in self.cut_off:
+            self.hits.add("cut_off")
+        elif broker_id in self.deaf_to:
+            self.hits.add("be_deaf_to")
+        else:
+            return False
+        return True
 
     def check_disk(self) -> None:
         if self.disk_errno:
+            self.hits.add("fill_disk")
             raise OSError(self.disk_errno, os.strerror(self.disk_errno))
+
+    def disk_delay_s(self) -> float:
+        """Return the additional time of this write, and count it."""
+        if not self.disk_delay_ms:
+            return 0.0
+        self.hits.add("slow_disk")
+        return self.disk_delay_ms / 1000
 
     def fill_disk(self) -> None:
         self.disk_errno = errno.ENOSPC

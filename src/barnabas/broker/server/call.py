@@ -129,7 +129,8 @@ class Call:
         return self.throttle_ms
 
     def reply(self, response: ApiMessage) -> None:
-        self._stamp(response)
+        if self.meter is not None or self.throttle_ms or self.on_answer is not None:
+            self._stamp(response)
         try:
             parts = self.api.encode(self, response)
         except Exception as error:

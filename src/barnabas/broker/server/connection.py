@@ -220,7 +220,8 @@ class Connection(asyncio.BufferedProtocol):
                 else:
                     self._keep(view[at:])
                 break
-            if not self._may_start(view, at + 4):
+            is_idle = not (self._in_flight or self._muted_until_s or self._is_clogged or self._pipeline.is_full)
+            if (not is_idle or self._writer is None) and not self._may_start(view, at + 4):
                 self._keep(view[at:])
                 break
             self._has_more = after < end

@@ -113,9 +113,9 @@ class FaultyDisk(Disk):
 
     def _check(self) -> None:
         self._faults.check_disk()
-        if self._faults.disk_delay_ms:
+        if delay_s := self._faults.disk_delay_s():
             # The writer blocks, as with a slow disk: the loop for an append, a thread for a flush.
-            time.sleep(self._faults.disk_delay_ms / 1000)
+            time.sleep(delay_s)
 
 
 def _is_batch(data: ReadableBuffer) -> bool:
@@ -137,7 +137,7 @@ def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: Spawn)
         if call.client_id == TEST_CLIENT_ID:
             return execute(call, request)
         peer = _broker_of(call.client_id)
-        if peer is not None and not faults.hears(peer):
+        if peer is not None and faults.refuses_to_hear(peer):
             call.channel.fail(f"cut off from broker {peer}")
             return None
         fault = faults.api_fault(handler.name, call.client_id)
@@ -221,6 +221,10 @@ class FaultControl:
                 )
             case "fired":
                 return self._faults.asked[command["fault"]].fired
+            case "end_api_fault":
+                self._faults.end_api_fault(command["fault"])
+            case "counts":
+                return self._faults.hits.counts()
             case "slow_disk":
                 self._faults.disk_delay_ms = int(command["delay_ms"])
             case "tear_write":
@@ -239,11 +243,13 @@ class FaultControl:
                 self._faults.deaf_to = frozenset(command["brokers"])
                 self.drop_connections("broker-")
             case "drop_connections":
-                self.drop_connections(command.get("client_id", ""))
+                return self.drop_connections(command.get("client_id", ""))
             case "fill_disk":
                 self._faults.fill_disk()
             case "break_disk":
                 self._faults.break_disk()
+            case "mend_disk":
+                self._faults.disk_errno = 0
             case "fail_log_dir":
                 self._fail_log_dir(command["path"])
             case "advance_clock":
@@ -255,10 +261,12 @@ class FaultControl:
                 raise ValueError(f"no such command: {unknown}")
         return None
 
-    def drop_connections(self, client_id: str) -> None:
-        for connection in list(self._connections()):
-            if connection.client_id.startswith(client_id):
-                connection.close()
+    def drop_connections(self, client_id: str) -> int:
+        """Close connections of clients whose id starts so; return how many there were."""
+        dropped = [each for each in self._connections() if each.client_id.startswith(client_id)]
+        for connection in dropped:
+            connection.close()
+        return len(dropped)
 
 
 class ControlSocket:

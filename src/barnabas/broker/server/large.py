@@ -10,7 +10,7 @@ its own: they are emptied when it has been sent.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -54,6 +54,7 @@ SLICED: dict[int, Shape] = {
     api_named("DescribeGroups").key: Shape("groups", None, "groups"),
     api_named("ConsumerGroupDescribe").key: Shape("group_ids", None, "groups"),
     api_named("ShareGroupDescribe").key: Shape("group_ids", None, "groups"),
+    api_named("StreamsGroupDescribe").key: Shape("group_ids", None, "groups"),
     api_named("DescribeTransactions").key: Shape("transactional_ids", None, "transaction_states"),
     api_named("DeleteGroups").key: Shape("groups_names", None, "results"),
 }
@@ -94,36 +95,41 @@ def decode_on_thread(
 def is_long(answer: ApiMessage) -> bool:
     """Whether the answer takes long to encode."""
     elements = 0
-    for name in _array_names(type(answer)):
-        items = getattr(answer, name) or ()
+    for name, inner_names in _arrays(type(answer)):
+        items = getattr(answer, name)
+        if not items:
+            continue
         elements += len(items)
+        if inner_names and elements <= LONG_ANSWER_ELEMENTS:
+            for item in items:
+                for inner in inner_names:
+                    inner_items = getattr(item, inner)
+                    if inner_items and inner_items.__class__ is not EncodedItems:
+                        elements += len(inner_items)
+                if elements > LONG_ANSWER_ELEMENTS:
+                    return True
         if elements > LONG_ANSWER_ELEMENTS:
             return True
-        for item in items if isinstance(items, list) else ():
-            if not isinstance(item, Message):
-                break
-            elements += sum(_length(getattr(item, inner)) for inner in _array_names(type(item)))
-            if elements > LONG_ANSWER_ELEMENTS:
-                return True
     return False
 
 
 async def let_go(answer: ApiMessage) -> None:
     """Free an answer that has been sent, in turns: freeing a million small objects at once takes long, too."""
-    for name in _array_names(type(answer)):
+    for name, _ in _arrays(type(answer)):
         items = getattr(answer, name)
         while isinstance(items, list) and len(items) > SLICE_ELEMENTS:
             del items[-SLICE_ELEMENTS:]
             await asyncio.sleep(0)
 
 
-def _length(items: Sequence[object] | EncodedItems[Any] | None) -> int:
-    return 0 if items is None or isinstance(items, EncodedItems) else len(items)
-
-
 @cache
-def _array_names(kind: type[Message]) -> tuple[str, ...]:
-    return tuple(name for name, spec in kind.__wire__.items() if spec.is_array)
+def _arrays(kind: type[Message]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the arrays of a message, each with the arrays in its elements."""
+    return tuple(
+        (name, tuple(inner for inner, _ in _arrays(spec.type)) if isinstance(spec.type, type) else ())
+        for name, spec in kind.__wire__.items()
+        if spec.is_array
+    )
 
 
 def thread_limit(api_key: int, limit: int) -> int:

@@ -353,10 +353,23 @@ class Pipeline:
         else:
             started_s, answered_s = call.started_s, call.answered_s
             local_done_s = call.local_done_s or answered_s
-            metrics.queue.observe_ms((started_s - received_s) * 1000)
-            metrics.local.observe_ms((local_done_s - started_s) * 1000)
-            metrics.remote.observe_ms((answered_s - local_done_s) * 1000 if answered_s > local_done_s else 0.0)
-            metrics.response_queue.observe_ms((now_s - answered_s) * 1000)
+            # Most stages took no time: the loop's clock does not advance within a turn.
+            if started_s == received_s:
+                metrics.queue.buckets[0] += 1
+            else:
+                metrics.queue.observe_ms((started_s - received_s) * 1000)
+            if local_done_s == started_s:
+                metrics.local.buckets[0] += 1
+            else:
+                metrics.local.observe_ms((local_done_s - started_s) * 1000)
+            if answered_s <= local_done_s:
+                metrics.remote.buckets[0] += 1
+            else:
+                metrics.remote.observe_ms((answered_s - local_done_s) * 1000)
+            if now_s == answered_s:
+                metrics.response_queue.buckets[0] += 1
+            else:
+                metrics.response_queue.observe_ms((now_s - answered_s) * 1000)
             metrics.total.observe_ms((now_s - received_s) * 1000)
         if self.traces:
             for trace in self.traces:

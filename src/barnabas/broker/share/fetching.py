@@ -21,6 +21,7 @@ from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.runtime.timers import Timers
 from barnabas.broker.share.acquiring import Wish, deliverable
 from barnabas.broker.share.batches import ReadBatches
+from barnabas.broker.share.metrics import ShareCounts
 from barnabas.broker.share.partition import SharePartition
 from barnabas.broker.share.records import Acquired
 from barnabas.broker.share.sessions import TopicIdPartition
@@ -57,6 +58,7 @@ OnDone = Callable[[list[Portion]], None]
 
 class ShareFetchHost(NamedTuple):
     fetches: Fetches
+    counts: ShareCounts
     purgatory: Purgatory
     timers: Timers
     on_thread: OnThread
@@ -75,7 +77,8 @@ class ShareFetching:
         self._on_done: OnDone | None = on_done
         self.operation: DelayedOperation | None = None
         self._reading: WaitingFetch | None = None
-        self._deadline_s = host.timers.time() + params.max_wait_ms / 1000
+        self._began_s = host.timers.time()
+        self._deadline_s = self._began_s + params.max_wait_ms / 1000
         #: Whether the time is up, or the answer cannot wait: the next read is the last.
         self._is_last = not portions or params.max_wait_ms <= 0
 
@@ -265,6 +268,10 @@ class ShareFetching:
             else:
                 self._wait()
             return
+        found = sum(1 for portion in self._portions if portion.acquired)
+        self._host.counts.fetched(len(self._portions), found)
+        if found:
+            self._host.counts.acquired((self._host.timers.time() - self._began_s) * 1000)
         on_done, self._on_done = self._on_done, None
         on_done(list(self._portions))
 

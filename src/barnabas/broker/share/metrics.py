@@ -53,6 +53,13 @@ class ShareCounts:
     lock_timeouts: Callable[[int], None]
     fetches: Callable[[], None]
     acknowledges: Callable[[], None]
+    #: Get the number of partitions in a response that have an error.
+    failed_fetches: Callable[[int], None]
+    failed_acknowledges: Callable[[int], None]
+    #: Gets the milliseconds from a fetch until it locks its first records.
+    acquired: Callable[[float], None]
+    _fetched: Counter
+    _wanted: Counter
     _by_type: dict[int, Counter]
 
     @classmethod
@@ -73,6 +80,26 @@ class ShareCounts:
                 "kafka_server_total_share_acknowledge_requests",
                 "ShareAcknowledge requests, as TotalShareAcknowledgementRequestsPerSec.",
             ).add,
+            registry.counter(
+                "kafka_server_failed_share_fetch_requests",
+                "Partitions of ShareFetch requests that failed, as FailedShareFetchRequestsPerSec.",
+            ).add,
+            registry.counter(
+                "kafka_server_failed_share_acknowledge_requests",
+                "Partitions whose acknowledgements were refused, as FailedShareAcknowledgementRequestsPerSec.",
+            ).add,
+            registry.histogram(
+                "kafka_server_share_group_topic_partitions_acquire_time_ms",
+                "How long ShareFetch requests waited until they got records, as TopicPartitionsAcquireTimeMs.",
+            ).observe_ms,
+            registry.counter(
+                "kafka_server_share_group_fetched_topic_partitions",
+                "Partitions of which ShareFetch requests got records.",
+            ),
+            registry.counter(
+                "kafka_server_share_group_requested_topic_partitions",
+                "Partitions that ShareFetch requests asked for, as in RequestTopicPartitionsFetchRatio.",
+            ),
             {
                 kind: registry.counter(
                     "kafka_server_share_group_record_acknowledgements",
@@ -82,6 +109,11 @@ class ShareCounts:
                 for kind, name in _TYPES.items()
             },
         )
+
+    def fetched(self, wanted: int, found: int) -> None:
+        """Count the partitions of a fetch, and those of which it got records."""
+        self._wanted.add(wanted)
+        self._fetched.add(found)
 
     def acknowledged(self, decisions: Iterable[Acknowledgement]) -> None:
         for first, last, types in decisions:

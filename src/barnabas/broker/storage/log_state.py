@@ -118,7 +118,10 @@ class LogState:
     def last_stable_offset(self) -> Offset:
         """Return the offset below which every transaction is decided, and its decision replicated. At most the high
         watermark."""
-        unstable = self.producers.first_unstable_offset
+        producers = self.producers
+        if not producers.ongoing and not producers.unreplicated:
+            return self.high_watermark
+        unstable = producers.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
         return Offset(max(unstable, self.log_start_offset))
@@ -132,7 +135,8 @@ class LogState:
         if offset <= self.high_watermark:
             return False
         self.high_watermark = Offset(offset)
-        self.producers.on_high_watermark(offset)
+        if self.producers.unreplicated:
+            self.producers.on_high_watermark(offset)
         return True
 
     def update_high_watermark(self, offset: int) -> bool:

@@ -39,9 +39,9 @@ class ProducerStateManager:
         self._restored: set[int] = set()
         self._verifications: dict[int, VerificationEntry] = {}
         #: first offset -> producer id, ascending: transactions begin in the order of the log.
-        self._ongoing: dict[int, int] = {}
+        self.ongoing: dict[int, int] = {}
         #: first offset -> offset of the marker, as long as the marker is not known to be below the high watermark.
-        self._unreplicated: dict[int, int] = {}
+        self.unreplicated: dict[int, int] = {}
         self.map_end_offset = Offset(0)
         self.snap_offset = Offset(0)
 
@@ -57,15 +57,15 @@ class ProducerStateManager:
 
     @property
     def is_empty(self) -> bool:
-        return not self._producers and not self._unreplicated
+        return not self._producers and not self.unreplicated
 
     @property
     def first_unstable_offset(self) -> Offset | None:
         """The first offset of a transaction that is open, or whose marker is not below the high watermark."""
-        ongoing = next(iter(self._ongoing), None)
-        if not self._unreplicated:
+        ongoing = next(iter(self.ongoing), None)
+        if not self.unreplicated:
             return None if ongoing is None else Offset(ongoing)
-        unreplicated = min(self._unreplicated)
+        unreplicated = min(self.unreplicated)
         return Offset(unreplicated if ongoing is None or unreplicated < ongoing else ongoing)
 
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
@@ -144,11 +144,11 @@ class ProducerStateManager:
             self._verifications.pop(append.producer_id, None)
 
     def _begin(self, first_offset: int, producer_id: int) -> None:
-        in_order = first_offset > next(reversed(self._ongoing), -1)
-        self._ongoing[first_offset] = producer_id
+        in_order = first_offset > next(reversed(self.ongoing), -1)
+        self.ongoing[first_offset] = producer_id
         if not in_order:
             # The producers of one fetch are updated one by one, so their transactions can come out of order.
-            self._ongoing = dict(sorted(self._ongoing.items()))
+            self.ongoing = dict(sorted(self.ongoing.items()))
 
     def update_map_end_offset(self, end_offset: int) -> None:
         """Record that every batch below `end_offset` has been applied."""
@@ -159,26 +159,26 @@ class ProducerStateManager:
 
         Transactions that began after its marker do not count: a follower may get all of them in one fetch.
         """
-        for first_offset, producer_id in self._ongoing.items():
+        for first_offset, producer_id in self.ongoing.items():
             if producer_id != completed.producer_id:
                 return Offset(min(first_offset, completed.last_offset + 1))
         return Offset(completed.last_offset + 1)
 
     def complete_txn(self, completed: CompletedTxn) -> None:
         """End the transaction; it stays unstable until its marker is below the high watermark."""
-        if self._ongoing.pop(completed.first_offset, None) is None:
+        if self.ongoing.pop(completed.first_offset, None) is None:
             raise BrokenInvariant(f"{self.partition}: {completed} ends a transaction that was not begun")
-        self._unreplicated[completed.first_offset] = completed.last_offset
+        self.unreplicated[completed.first_offset] = completed.last_offset
 
     # -- effects of time and the high watermark
 
     def on_high_watermark(self, high_watermark: int) -> bool:
         """Forget ended transactions whose marker is replicated; return whether the first unstable offset may have moved."""
-        if not self._unreplicated:
+        if not self.unreplicated:
             return False
-        replicated = [first for first, last in self._unreplicated.items() if last < high_watermark]
+        replicated = [first for first, last in self.unreplicated.items() if last < high_watermark]
         for first in replicated:
-            del self._unreplicated[first]
+            del self.unreplicated[first]
         return bool(replicated)
 
     def on_log_start_offset(self, log_start_offset: int, latest_snapshot_offset: int | None) -> None:
@@ -241,15 +241,15 @@ class ProducerStateManager:
             self._restored.add(entry.producer_id)
             if entry.txn_first_offset is not None:
                 open_txns.append((entry.txn_first_offset, entry.producer_id))
-        self._ongoing.update(sorted(open_txns))
+        self.ongoing.update(sorted(open_txns))
         self.snap_offset = self.map_end_offset
 
     def truncate_fully(self, offset: int) -> None:
         """Forget everything but verifications; the state reflects a log that is empty up to `offset`."""
         self._producers.clear()
         self._restored.clear()
-        self._ongoing.clear()
-        self._unreplicated.clear()
+        self.ongoing.clear()
+        self.unreplicated.clear()
         self.map_end_offset = Offset(offset)
         self.snap_offset = Offset(0)
 
@@ -265,7 +265,7 @@ class ProducerStateManager:
         """Take over another's state, except verifications, which concern future appends."""
         self._producers = other._producers
         self._restored = other._restored
-        self._ongoing = other._ongoing
-        self._unreplicated = other._unreplicated
+        self.ongoing = other.ongoing
+        self.unreplicated = other.unreplicated
         self.map_end_offset = other.map_end_offset
         self.snap_offset = other.snap_offset

@@ -1,6 +1,7 @@
 """Share groups (KIP-932): members, where they begin to read, delete."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,7 +9,7 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.client.admin.partitions import by_topic
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import check
+from barnabas.client.errors import BrokerRefused, check
 from barnabas.wire.messages import alter_share_group_offsets as altering
 from barnabas.wire.messages import delete_share_group_offsets as deleting
 from barnabas.wire.messages import describe_share_group_offsets as describing
@@ -87,19 +88,49 @@ async def describe_share_group(cluster: ClientCore, group_id: str) -> ShareGroup
     )
 
 
+async def member_counts(cluster: ClientCore, coordinator_id: int, groups: Sequence[str]) -> dict[str, int]:
+    """Return the member counts of these share groups, which have one coordinator. Unknown groups are left out."""
+    found = await cluster.ask(
+        coordinator_id, ShareGroupDescribeRequest(group_ids=list(groups)), ShareGroupDescribeResponse
+    )
+    return {group.group_id: len(group.members) for group in found.groups if not group.error_code}
+
+
 async def share_offsets(cluster: ClientCore, group_id: str) -> dict[TopicPartition, ShareOffset]:
     """Return where the group reads each partition that it knows."""
-    request = describing.DescribeShareGroupOffsetsRequest(
-        groups=[describing.DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)]
-    )
     response = await cluster.ask_coordinator(
         group_id,
-        request,
+        _all_offsets([group_id]),
         describing.DescribeShareGroupOffsetsResponse,
         error_of=lambda answer: answer.groups[0].error_code,
     )
     group = response.groups[0]
     check(group.error_code, group.error_message or f"share group {group_id}")
+    return _offsets_of(group)
+
+
+async def share_offsets_of_many(
+    cluster: ClientCore, coordinator_id: int, groups: Sequence[str]
+) -> dict[str, dict[TopicPartition, ShareOffset]]:
+    """Return the offsets of these share groups, which have one coordinator. Groups with an error are left out."""
+    response = await cluster.ask(coordinator_id, _all_offsets(groups), describing.DescribeShareGroupOffsetsResponse)
+    found: dict[str, dict[TopicPartition, ShareOffset]] = {}
+    for group in response.groups:
+        with suppress(BrokerRefused):
+            check(group.error_code, group.error_message)
+            found[group.group_id] = _offsets_of(group)
+    return found
+
+
+def _all_offsets(groups: Iterable[str]) -> describing.DescribeShareGroupOffsetsRequest:
+    return describing.DescribeShareGroupOffsetsRequest(
+        groups=[describing.DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None) for group_id in groups]
+    )
+
+
+def _offsets_of(
+    group: describing.DescribeShareGroupOffsetsResponseGroup,
+) -> dict[TopicPartition, ShareOffset]:
     found: dict[TopicPartition, ShareOffset] = {}
     for topic in group.topics:
         for part in topic.partitions:

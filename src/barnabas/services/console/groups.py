@@ -10,8 +10,10 @@ from typing import Any, Final
 from barnabas.base.ids import TopicPartition
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import GroupDescription
+from barnabas.client.admin.share_groups import SHARE, member_counts
 from barnabas.client.admin.transactions import describe_producers
 from barnabas.client.errors import ClientError
+from barnabas.services.console import share_groups
 from barnabas.services.console.causes import REBALANCING, GroupSeen, PartitionSeen, causes
 from barnabas.services.console.cluster import ConsoleCluster
 from barnabas.services.console.errors import not_found
@@ -49,6 +51,7 @@ async def group_list(call: Call) -> dict[str, Any]:
     window = found[start : start + count]
     lags = await book.lags_in_sight([group.group for group in window])
     members = await _member_counts(call.cluster, window)
+    shared = await share_groups.offsets_in_sight(call.cluster, window)
     return {
         "total": len(found),
         "start": start,
@@ -63,18 +66,28 @@ async def group_list(call: Call) -> dict[str, Any]:
                 "protocol": group.protocol,
                 "coordinator": group.coordinator,
                 "members": members.get(group.group),
-                "lag": sum(lags[group.group].values()) if group.group in lags else None,
-                "topics": len({partition.topic for partition in lags.get(group.group, ())}),
+                "lag": _lag_of(group, lags, shared),
+                "topics": len({tp.topic for tp in (*lags.get(group.group, ()), *shared.get(group.group, ()))}),
             }
             for group in window
         ],
     }
 
 
+def _lag_of(
+    group: Listed, lags: Mapping[str, Mapping[TopicPartition, int]], shared: share_groups.Offsets
+) -> int | None:
+    if group.type == SHARE:
+        return share_groups.known_lag(shared[group.group]) if group.group in shared else None
+    return sum(lags[group.group].values()) if group.group in lags else None
+
+
 async def _member_counts(cluster: ConsoleCluster, window: Sequence[Listed]) -> dict[str, int]:
     """Describe the groups that are not empty, with one request per coordinator; the result is cached."""
     empty = {group.group: 0 for group in window if group.state in ("Empty", "Dead")}
-    active = [group for group in window if group.group not in empty and group.type in (admin.CLASSIC, admin.CONSUMER)]
+    active = [
+        group for group in window if group.group not in empty and group.type in (admin.CLASSIC, admin.CONSUMER, SHARE)
+    ]
     if not active:
         return empty
 
@@ -83,7 +96,12 @@ async def _member_counts(cluster: ConsoleCluster, window: Sequence[Listed]) -> d
         for group in active:
             together.setdefault((group.coordinator, group.type), []).append(group.group)
         answers = await cluster.client.io.together(
-            [admin.member_counts(cluster.client, broker, kind, some) for (broker, kind), some in together.items()]
+            [
+                member_counts(cluster.client, broker, some)
+                if kind == SHARE
+                else admin.member_counts(cluster.client, broker, kind, some)
+                for (broker, kind), some in together.items()
+            ]
         )
         return {
             group: count for answer in answers if not isinstance(answer, ClientError) for group, count in answer.items()
@@ -119,6 +137,9 @@ class Watched:
 
 async def group_detail(call: Call) -> dict[str, Any]:
     cluster, group = call.cluster, call.path["group"]
+    listed = (await cluster.lag.groups()).get(group)
+    if listed is not None and listed.type == SHARE:
+        return await share_groups.share_group_detail(cluster, group)
     cluster.lag.look(group)
     described, known = await asyncio.gather(
         cluster.kept(("group", group), 0.9, lambda: admin.describe_group(cluster.client, group), paced_s=3.0),

@@ -18,6 +18,7 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.recent import Recent
 from barnabas.client.admin.groups import CLASSIC, committed_offsets
+from barnabas.client.admin.share_groups import SHARE
 from barnabas.client.errors import ClientError, UnsupportedVersion, check
 from barnabas.services.console.commits import UNKNOWN, Commits, Totals
 from barnabas.services.console.growth import Growth
@@ -216,6 +217,9 @@ class LagBook:
         by_broker: dict[int, list[str]] = {}
         for group in groups:
             listed = listing.get(group)
+            if listed is not None and listed.type == SHARE:
+                self._note(group, {})  # it has start offsets instead, see `share_groups`
+                continue
             by_broker.setdefault(listed.coordinator if listed is not None else -1, []).append(group)
         unlisted = by_broker.pop(-1, [])
         slices = [

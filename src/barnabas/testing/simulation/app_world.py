@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from barnabas.base.ids import TopicPartition
+from barnabas.cli.faults.names import check_topic_settings
 from barnabas.cli.local_settings import SettingValue, setting_texts
 from barnabas.client.admin.groups import committed_offsets, list_groups
 from barnabas.client.admin.topics import NewTopic, create_topics
@@ -15,7 +16,6 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
-from barnabas.testing.names import check_topic_settings
 from barnabas.testing.records import Given, Record, as_record, data_bytes, read_topic
 from barnabas.testing.simulation.guests import Guest, current
 from barnabas.testing.simulation.network import Network

@@ -10,11 +10,11 @@ from barnabas.wire.codec import (
     decode,
     decode_versioned,
     encode,
-    encode_parts,
     encode_versioned,
     reader,
     writer,
 )
+from barnabas.wire.frame import response_head, response_writer
 from barnabas.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
@@ -196,29 +196,32 @@ def fetch_response(*records: object) -> FetchResponse:
 def test_parts_joined_are_the_whole_message(version: int) -> None:
     data = [b"a" * 10, b"", b"b" * 300, None]
     refs = [RecordsRef(10, data[0]), RecordsRef(0, data[1]), RecordsRef(300, data[2]), None]
-    parts = encode_parts(fetch_response(*refs), version, head=b"HEAD")
+    parts = response_writer(FetchResponse, version)(fetch_response(*refs), 7)
     assert [part for part in parts if isinstance(part, RecordsRef)] == refs[:3]
     joined = b"".join(part.payload if isinstance(part, RecordsRef) else part for part in parts)  # type: ignore[misc]
-    assert joined == b"HEAD" + encode(fetch_response(*data), version)
+    head = response_head(FetchResponse.API_KEY, version, 7)
+    assert joined[4:] == head + encode(fetch_response(*data), version)
+    assert int.from_bytes(joined[:4], "big") == len(joined) - 4
 
 
 def test_parts_of_a_message_without_refs_are_one() -> None:
-    assert encode_parts(fetch_response(b"inline"), 12) == [encode(fetch_response(b"inline"), 12)]
+    (frame,) = response_writer(FetchResponse, 12)(fetch_response(b"inline"), 7)
+    assert frame[9:] == encode(fetch_response(b"inline"), 12)  # type: ignore[index]
 
 
-def test_ref_outside_of_encode_parts_is_unwritable() -> None:
-    with pytest.raises(Unwritable, match="encode_parts"):
+def test_ref_outside_of_a_response_frame_is_unwritable() -> None:
+    with pytest.raises(Unwritable, match="frame of a response"):
         encode(fetch_response(RecordsRef(1, None)), 12)
 
 
 def test_tags_after_a_ref_stay_after_it() -> None:
     response = fetch_response(RecordsRef(2, None))
     response.responses[0].partitions[0].diverging_epoch = EpochEndOffset(epoch=1, end_offset=5)
-    head, ref, tail = encode_parts(response, 12)
-    assert isinstance(head, bytes)
+    head, ref, tail = response_writer(FetchResponse, 12)(response, 7)
+    assert isinstance(head, bytearray)
     assert isinstance(ref, RecordsRef)
-    assert isinstance(tail, bytes)
-    assert decode(FetchResponse, head + b"xy" + tail, 12).responses[0].partitions[0].diverging_epoch is not None
+    assert isinstance(tail, bytearray)
+    assert decode(FetchResponse, head[9:] + b"xy" + tail, 12).responses[0].partitions[0].diverging_epoch is not None
 
 
 # Versioned records

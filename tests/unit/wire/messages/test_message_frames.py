@@ -1,3 +1,4 @@
+import random
 import struct
 
 import pytest
@@ -8,16 +9,17 @@ from barnabas.wire.frame import (
     RequestHeader,
     encode_request,
     encode_response,
-    encode_response_parts,
     parse_request_header,
     parse_response_header,
     response_head,
+    response_writer,
 )
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.unit.wire.messages.message_samples import every_class, every_version, random_message
 
 
 def test_request_header_of_an_old_version_is_these_bytes() -> None:
@@ -121,6 +123,20 @@ def test_response_frame_is_size_header_and_message(response: ApiMessage, version
     assert parse_response_header(response.API_KEY, version, frame, 4) == (7, 4 + len(head))
 
 
+RESPONSES = [cls for cls in every_class() if issubclass(cls, ApiMessage) and cls.__name__.endswith("Response")]
+
+
+@pytest.mark.parametrize("response", RESPONSES, ids=lambda cls: cls.__name__)
+def test_frame_of_any_response_has_the_bytes_of_the_message(response: type[ApiMessage]) -> None:
+    chance = random.Random(response.__name__)
+    for cls, version in every_version([response]):
+        for _ in range(5):
+            message = random_message(chance, response, version)
+            expected = response_head(response.API_KEY, version, 7) + encode(message, version)
+            frame = encode_response(message, version, 7)
+            assert frame == struct.pack(">i", len(expected)) + expected, (cls, version)
+
+
 @pytest.mark.parametrize("raw", [b"\0\0", b"\0\0\0\x07", b"\0\0\0\x07\x01"])
 def test_response_header_cut_short_is_malformed(raw: bytes) -> None:
     with pytest.raises(Malformed):
@@ -133,6 +149,6 @@ def test_size_of_a_response_in_parts_counts_what_the_refs_stand_for(version: int
         partitions = [PartitionData(partition_index=at, records=each) for at, each in enumerate(records)]  # type: ignore[arg-type]
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
 
-    parts = encode_response_parts(response([RecordsRef(3, b"abc"), RecordsRef(200, b"d" * 200)]), version, 7)
+    parts = response_writer(FetchResponse, version)(response([RecordsRef(3, b"abc"), RecordsRef(200, b"d" * 200)]), 7)
     joined = b"".join(part.payload if isinstance(part, RecordsRef) else part for part in parts)  # type: ignore[misc]
     assert joined == encode_response(response([b"abc", b"d" * 200]), version, 7)

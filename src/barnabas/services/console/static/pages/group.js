@@ -20,6 +20,8 @@ const TITLES = {
   "slower-than-producers": "Slower than its producers",
 };
 
+const PROTOCOLS = { Consumer: "consumer (KIP-848)", Share: "share (KIP-932)" };
+
 const columns = [
   { id: "topic", label: "Topic", wide: true, render: (row) => html`<a href=${url("/topics", [row.topic])}>${row.topic}</a>` },
   { id: "partition", label: "Partition", number: true, render: (row) => row.partition },
@@ -30,6 +32,11 @@ const columns = [
   { id: "consumed", label: "Read", number: true, render: (row) => rate(row.consumed) },
   { id: "client", label: "Member", wide: true, render: (row) => (row.client === null ? html`<em class="quiet">none</em>` : html`<span title=${row.member}>${row.client}</span>`) },
 ];
+
+// The members of a share group read the same partitions: what is shown is where the group begins, and what is not done after it.
+const shareColumns = columns
+  .filter((each) => each.id !== "consumed")
+  .map((each) => ({ committed: { ...each, label: "Start offset" }, client: { ...each, label: "Members" } })[each.id] ?? each);
 
 const memberColumns = [
   { id: "client", label: "Client", wide: true, render: (row) => row.client },
@@ -116,7 +123,7 @@ function Delete({ group, onClose }) {
     go("/groups");
   });
   return html`<${Dialog} title=${`Delete ${group}?`} onClose=${onClose} onSubmit=${run} submit="Delete" danger=${true} busy=${busy} error=${error}>
-    <p>This deletes its committed offsets. Only a group without members can be deleted.</p>
+    <p>This deletes its offsets. Only a group without members can be deleted.</p>
   <//>`;
 }
 
@@ -127,7 +134,7 @@ function View({ group }) {
   const about = useAbout();
   const close = () => setOpen(null);
   return html`<${Heading} title=${group} crumbs=${[["Groups", "/groups"]]}>
-      ${data && about.readWrite && html`<button type="button" onClick=${() => setOpen("reset")}>Reset offsets…</button><button type="button" class="danger" onClick=${() => setOpen("delete")}>Delete…</button>`}
+      ${data && about.readWrite && html`${data.type !== "Share" && html`<button type="button" onClick=${() => setOpen("reset")}>Reset offsets…</button>`}<button type="button" class="danger" onClick=${() => setOpen("delete")}>Delete…</button>`}
     <//>
     <${Problem} error=${error} />
     ${data
@@ -138,17 +145,17 @@ function View({ group }) {
               ["Members", count(data.members.length)],
               ["Written", rate(data.produced)],
               ["Read", rate(data.consumed)],
-              ["Protocol", data.type === "Consumer" ? "consumer (KIP-848)" : data.protocol || "classic"],
+              ["Protocol", PROTOCOLS[data.type] ?? (data.protocol || "classic")],
               ["Assignor", data.assignor || "–"],
               ["Coordinator", data.coordinator],
             ]}
           />
-          ${data.lagLeavesOut > 0 && html`<p class="notice">The lag leaves out ${plural(data.lagLeavesOut, "partition")} with records for which the group has committed no offset yet.</p>`}
+          ${data.lagLeavesOut > 0 && html`<p class="notice">The lag leaves out ${plural(data.lagLeavesOut, "partition")} ${data.type === "Share" ? "that the group has not begun to read." : "with records for which the group has committed no offset yet."}</p>`}
           <${Causes} data=${data} />
           <${Tabs} label="Group" tabs=${[["lag", "Lag"], ["members", `Members (${data.members.length})`]]} current=${tab} onChange=${(next) => set({ tab: next })} />
           ${tab === "lag" &&
-          html`<${Lag} group=${group} data=${data} />
-            <${Table} label="Lag by partition" columns=${columns} rows=${data.partitions} keyOf=${(row) => `${row.topic}-${row.partition}`} empty="The group has no committed offsets and no assigned partitions." />`}
+          html`${data.type !== "Share" && html`<${Lag} group=${group} data=${data} />`}
+            <${Table} label="Lag by partition" columns=${data.type === "Share" ? shareColumns : columns} rows=${data.partitions} keyOf=${(row) => `${row.topic}-${row.partition}`} empty="The group has no committed offsets and no assigned partitions." />`}
           ${tab === "members" && html`<${Table} label="Members" columns=${memberColumns} rows=${data.members} keyOf=${(row) => row.id} empty="The group has no members." />`}
           ${open === "reset" && html`<${Reset} group=${group} data=${data} onClose=${close} />`}
           ${open === "delete" && html`<${Delete} group=${group} onClose=${close} />`}`

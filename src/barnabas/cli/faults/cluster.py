@@ -16,6 +16,11 @@ from barnabas.broker.server.settings import session_config
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
+from barnabas.cli.faults import asking
+from barnabas.cli.faults.asking import Question, T
+from barnabas.cli.faults.broker_faults import BrokerFaults
+from barnabas.cli.faults.journal import Fault, Journal, Watch
+from barnabas.cli.faults.names import check_broker_settings
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import (
     ZOOKEEPER,
@@ -27,11 +32,6 @@ from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.testing import asking
-from barnabas.testing.asking import Question, T
-from barnabas.testing.broker_faults import BrokerFaults
-from barnabas.testing.journal import Fault, Journal, Watch
-from barnabas.testing.names import check_broker_settings
 from barnabas.zookeeper.takeover import NoSuchSession, end_session_of
 
 CONTROL_TIMEOUT_S = 60.0
@@ -266,17 +266,24 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         member = self.member(broker_id)
         return member.running and not member.paused
 
+    def _life(self, broker_id: int) -> int | None:
+        return self.pid(broker_id) if self._can_obey(broker_id) else None
+
     def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
-        pid = self.pid(broker_id)
+        life = self._life(broker_id)
 
         def fired() -> int | None:
-            if self.pid(broker_id) != pid or not self._can_obey(broker_id):
+            if self._life(broker_id) != life:
                 return None
             count = self.control(broker_id, do="fired", fault=number)
             assert isinstance(count, int)
             return count
 
-        return Fault(f"broker {broker_id}: {what}", fired)
+        def end() -> None:
+            if self._life(broker_id) == life is not None:
+                self.control(broker_id, do="end_api_fault", fault=number)
+
+        return Fault(f"broker {broker_id}: {what}", fired, end)
 
     def _running(self, broker_id: int) -> None:
         member = self.member(broker_id)

@@ -1,14 +1,18 @@
 """Faults that brokers carry out themselves, in a process of their own or in the test's. Blocking."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from barnabas.base.errors import ErrorCode
+from barnabas.cli.faults.asking import Question, T
+from barnabas.cli.faults.journal import Fault, Journal, together
+from barnabas.cli.faults.names import checked_api, checked_error
 from barnabas.client.admin.configs import alter_quotas
-from barnabas.testing.asking import Question, T
-from barnabas.testing.journal import Fault, Journal
-from barnabas.testing.names import checked_api, checked_error
+
+#: For each broker a command to its fault points.
+_Commands: TypeAlias = dict[int, dict[str, object]]
 
 
 class BrokerFaults(ABC):
@@ -39,6 +43,10 @@ class BrokerFaults(ABC):
 
     @abstractmethod
     def _checked_id(self, broker_id: int) -> int: ...
+
+    @abstractmethod
+    def _life(self, broker_id: int) -> Hashable:
+        """Return a value that a restart changes; None if the broker cannot be asked now."""
 
     @abstractmethod
     def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
@@ -100,38 +108,57 @@ class BrokerFaults(ABC):
         self.journal.note(fault.what, fault)
         return fault
 
-    def drop_connections(self, broker_id: int, *, client_id: str = "") -> None:
-        """The broker closes its connections, or those of clients whose id starts with `client_id`."""
-        self._order(broker_id, "drops connections", do="drop_connections", client_id=client_id)
+    def drop_connections(self, broker_id: int, *, client_id: str = "") -> int:
+        """The broker closes its connections, or those of clients whose id starts with `client_id`. Returns how many."""
+        dropped = self.control(broker_id, do="drop_connections", client_id=client_id)
+        assert isinstance(dropped, int)
+        self.journal.note(f"broker {broker_id} drops {dropped} connections")
+        return dropped
 
-    def cut_off(self, broker_id: int, others: Iterable[int] | None = None) -> None:
+    def cut_off(self, broker_id: int, others: Iterable[int] | None = None) -> Fault:
         """A network partition between a broker and others (all, if not said). ZooKeeper is still reached from both sides."""
         apart = [self._checked_id(other) for other in (others or self.broker_ids) if other != broker_id]
-        self._order(broker_id, f"is cut off from {apart}", do="cut_off", brokers=apart)
-        for other in apart:
-            if self._can_obey(other):
-                self.control(other, do="cut_off", brokers=[broker_id])
+        obeying = [each for each in apart if self._can_obey(each)]
+        counters = [self._hits(each, "cut_off") for each in (broker_id, *obeying)]
+        self.control(broker_id, do="cut_off", brokers=apart)
+        for other in obeying:
+            self.control(other, do="cut_off", brokers=[broker_id])
+        ends: _Commands = {each: {"do": "cut_off", "brokers": []} for each in (broker_id, *obeying)}
+        return self._noted(f"broker {broker_id} is cut off from {apart}", counters, ends)
 
-    def be_deaf_to(self, broker_id: int, others: Iterable[int]) -> None:
+    def be_deaf_to(self, broker_id: int, others: Iterable[int]) -> Fault:
         """A network that is cut one way: a broker hears nothing from the others, but they hear it."""
         brokers = [self._checked_id(other) for other in others]
-        self._order(broker_id, f"is deaf to {brokers}", do="be_deaf_to", brokers=brokers)
+        counters = [self._hits(broker_id, "be_deaf_to")]
+        self.control(broker_id, do="be_deaf_to", brokers=brokers)
+        ends: _Commands = {broker_id: {"do": "be_deaf_to", "brokers": []}}
+        return self._noted(f"broker {broker_id} is deaf to {brokers}", counters, ends)
 
-    def slow_network(self, broker_id: int, *, delay_ms: int) -> None:
+    def slow_network(self, broker_id: int, *, delay_ms: int) -> Fault:
         """Every request to the broker takes longer on its way, and those from it to other brokers. 0 ends it."""
-        self._order(broker_id, f"has a network slower by {delay_ms} ms", do="slow_network", delay_ms=delay_ms)
-        for other in self.broker_ids:
-            if other != broker_id and self._can_obey(other):
-                self.control(other, do="slow_peer", broker=broker_id, delay_ms=delay_ms)
+        others = [other for other in self.broker_ids if other != broker_id and self._can_obey(other)]
+        counters = [self._hits(broker_id, "slow_network"), *(self._hits(other, "slow_peer") for other in others)]
+        self.control(broker_id, do="slow_network", delay_ms=delay_ms)
+        for other in others:
+            self.control(other, do="slow_peer", broker=broker_id, delay_ms=delay_ms)
+        ends: _Commands = {broker_id: {"do": "slow_network", "delay_ms": 0}}
+        ends |= {each: {"do": "slow_peer", "broker": broker_id, "delay_ms": 0} for each in others}
+        what = f"broker {broker_id} has a network slower by {delay_ms} ms"
+        return self._noted(what, counters if delay_ms else [], ends)
 
-    def slow_disk(self, broker_id: int, *, delay_ms: int) -> None:
+    def slow_disk(self, broker_id: int, *, delay_ms: int) -> Fault:
         """Every write and every flush takes longer. 0 ends it."""
-        self._order(broker_id, f"has a disk slower by {delay_ms} ms", do="slow_disk", delay_ms=delay_ms)
+        counters = [self._hits(broker_id, "slow_disk")]
+        self.control(broker_id, do="slow_disk", delay_ms=delay_ms)
+        ends: _Commands = {broker_id: {"do": "slow_disk", "delay_ms": 0}}
+        return self._noted(f"broker {broker_id} has a disk slower by {delay_ms} ms", counters if delay_ms else [], ends)
 
-    def fill_disk(self, broker_id: int) -> None:
-        """Writes fail with "No space left on device": the log directory goes offline."""
-        self._order(broker_id, "has a full disk", do="fill_disk")
+    def fill_disk(self, broker_id: int) -> Fault:
+        """Writes fail with "No space left on device": the log directory goes offline, and stays so until a restart."""
+        counters = [self._hits(broker_id, "fill_disk")]
+        self.control(broker_id, do="fill_disk")
         self._marred.add(broker_id)
+        return self._noted(f"broker {broker_id} has a full disk", counters, {broker_id: {"do": "mend_disk"}})
 
     def fail_log_dir(self, broker_id: int, directory: Path | str) -> None:
         """One of the broker's log directories fails, as if its disk had."""
@@ -154,6 +181,30 @@ class BrokerFaults(ABC):
     def _order(self, broker_id: int, what: str, **command: object) -> None:
         self.control(broker_id, **command)
         self.journal.note(f"broker {broker_id} {what}")
+
+    def _hits(self, broker_id: int, kind: str) -> Fault:
+        """Count the hits of a kind of fault at one broker from now on, as long as it lives."""
+        life = self._life(broker_id)
+
+        def count() -> int:
+            counts = self.control(broker_id, do="counts")
+            assert isinstance(counts, dict)
+            return int(counts.get(kind, 0))
+
+        before = count()
+        return Fault(f"broker {broker_id}: {kind}", lambda: count() - before if self._life(broker_id) == life else None)
+
+    def _noted(self, what: str, parts: Sequence[Fault], ends: "_Commands") -> Fault:
+        """`parts` count the hits; they are empty where the call ends a fault. `ends`: what ends it at each broker."""
+
+        def end() -> None:
+            for broker_id, command in ends.items():
+                if self._can_obey(broker_id):
+                    self.control(broker_id, **command)
+
+        fault = together(what, parts, end)
+        self.journal.note(what, fault if parts else None)
+        return fault
 
     def throttle(
         self,

@@ -1,7 +1,7 @@
 """A record of the faults in a test, for its report if it fails. The report shows whether each fault fired."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ class Fault:
     what: str
     #: Asks the broker; None if it no longer knows.
     _count: Callable[[], int | None] = field(repr=False)
+    _end: Callable[[], None] = field(default=lambda: None, repr=False)
     _known: int = field(default=0, repr=False)
 
     @property
@@ -25,6 +26,15 @@ class Fault:
         if count is not None:
             self._known = count
         return self._known
+
+    def end(self) -> None:
+        """End this fault alone, where its broker still runs."""
+        self._end()
+
+
+def together(what: str, parts: Sequence[Fault], end: Callable[[], None]) -> Fault:
+    """Return a fault at several brokers, with the hits of all of them."""
+    return Fault(what, lambda: sum(part.fired for part in parts), end)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Connect's JDBC connectors, Confluent's and Aiven's, for PostgreSQL."""

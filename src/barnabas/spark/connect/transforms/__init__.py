@@ -1,0 +1,1 @@
+"""Connect's single message transforms and predicates, as functions of one record."""
