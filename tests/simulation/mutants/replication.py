@@ -251,9 +251,8 @@ MUTANTS = [
         also=(
             (
                 "broker/replication",
-                "            if params.isolation_level == READ_COMMITTED:\n                bound = result.last_stable_offset\n"
-                "                result.aborted_transactions = []\n",
-                "            bound = log.log_end_offset\n",
+                "            if fetch_offset == bound and not log.is_closed:\n",
+                "            bound = log.log_end_offset\n            if fetch_offset == bound and not log.is_closed:\n",
             ),
         ),
     ),
