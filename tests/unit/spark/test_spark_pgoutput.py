@@ -38,7 +38,17 @@ from barnabas.spark.pipelines.sources.change_rows import (
     sequence,
     value_of,
 )
-from barnabas.spark.pipelines.sources.pgoutput import UNCHANGED, BadMessage, Change, Row, Truncated, changes, commit_end
+from barnabas.spark.pipelines.sources.pgoutput import (
+    UNCHANGED,
+    BadMessage,
+    Change,
+    Message,
+    Row,
+    Transaction,
+    Truncated,
+    changes,
+    commit_end,
+)
 from barnabas.spark.pipelines.sources.postgres_changes import ChangesReader, patiently
 from barnabas.spark.pipelines.sources.watched_table import Watched
 
@@ -163,7 +173,9 @@ def test_changes_of_other_tables_are_left_out_and_a_truncate_is_refused() -> Non
     truncate = b"T" + struct.pack(">ibi", 1, 0, 2)
     assert rows_from(BEGIN, TABLE, other, change(b"I", 2, new=[1]), truncate, commit(5)) == []
     both = b"T" + struct.pack(">ibii", 2, 0, 1, 2)
-    assert list(changes([BEGIN, TABLE, other, both, commit(5)])) == [Truncated(("public.people", "public.pets"), 5)]
+    [found] = changes([BEGIN, TABLE, other, Message(both, 3), commit(5)])
+    in_2000 = Transaction(1, 946_684_800_000_000)
+    assert found == Truncated(("public.people", "public.pets"), 5, transaction=in_2000, lsn=3)
     with pytest.raises(DatabaseError, match=r"truncated at 0/5"):
         rows_from(BEGIN, TABLE, other, both, commit(5))
 

@@ -85,7 +85,15 @@ def test_session_must_be_longer_than_the_heartbeat_interval() -> None:
 
 def test_unknown_name_is_refused_with_the_nearest_one() -> None:
     assert "did you mean share.isolation.level?" in refused(broker(), share_isolation_levl="read_committed")
-    assert "streams groups are not served" in refused(broker(), streams_session_timeout_ms="45000")
+    assert "did you mean streams.session.timeout.ms?" in refused(broker(), streams_session_timout_ms="45000")
+
+
+def test_settings_of_streams_groups_have_the_bounds_of_kafka() -> None:
+    assert "(2)" in refused(broker(), streams_num_standby_replicas="3")
+    assert "group.streams.max.assignment.interval.ms" in refused(broker(), streams_assignment_interval_ms="15001")
+    validate_group_config(broker(), {"streams.initial.rebalance.delay.ms": "3600000"})
+    values, corrected = group_config(broker(), {"streams.num.standby.replicas": "9"})
+    assert (values.streams_num_standby_replicas, len(corrected)) == (2, 1)
 
 
 @pytest.mark.parametrize(

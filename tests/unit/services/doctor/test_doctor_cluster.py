@@ -91,17 +91,20 @@ def test_differing_versions_are_reported_with_their_brokers() -> None:
     assert "1, 2 | 3" in found(view)["versions-differ"].message
 
 
-def test_refused_share_groups_are_reported_with_the_brokers_that_lack_them() -> None:
-    shared = frozenset({"share.version"})
-    ours = replace(HEALTHY, is_ours=True, features=shared, finalized=shared)
+@pytest.mark.parametrize(
+    ("name", "feature"), [("share-groups-refused", "share.version"), ("streams-groups-refused", "streams.version")]
+)
+def test_refused_groups_are_reported_with_the_brokers_that_lack_them(name: str, feature: str) -> None:
+    known = frozenset({feature})
+    ours = replace(HEALTHY, is_ours=True, features=known, finalized=known)
     whole = replace(healthy(), brokers=dict.fromkeys(BROKERS, ours))
-    assert "share-groups-refused" not in found(whole)
+    assert name not in found(whole)
     off = replace(ours, finalized=frozenset())
     mixed = replace(whole, brokers={1: off, 2: off, 3: HEALTHY})
-    assert "(not on: 3)" in found(mixed)["share-groups-refused"].message
+    assert "(not on: 3)" in found(mixed)[name].message
     silent = replace(whole, brokers={1: off, 2: off}, unreachable={3: "refused"})
-    assert "(no answer from: 3)" in found(silent)["share-groups-refused"].message
-    assert "share-groups-refused" not in found(healthy()), "Apache Kafka alone does not have them either"
+    assert "(no answer from: 3)" in found(silent)[name].message
+    assert name not in found(healthy()), "Apache Kafka alone does not have them either"
 
 
 def test_partition_without_a_leader_is_an_error_that_names_the_missing_broker() -> None:

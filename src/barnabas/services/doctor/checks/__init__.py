@@ -62,6 +62,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     clients.old,
     versions.agree,
     versions.serve_share_groups,
+    versions.serve_streams_groups,
 )
 
 
