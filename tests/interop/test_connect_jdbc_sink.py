@@ -1,16 +1,15 @@
 """`barnabas connect` runs the JDBC sink's files as they are, into a real PostgreSQL."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from barnabas.testing import Cluster
+from tests.interop.connect_command import jdbc, records, run_once
 from tests.interop.postgresql import ask, server
 
 #: Two starts of Spark, on a machine that may be busy.
@@ -57,22 +56,10 @@ def envelope(payload: Mapping[str, Any], *more: Mapping[str, Any]) -> str:
     return json.dumps({"schema": {"type": "struct", "optional": False, "fields": [*FIELDS, *more]}, "payload": payload})
 
 
-def connect(folder: Path, bootstrap: str, document: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
-    file = folder / "connector.json"
-    file.write_text(json.dumps(document))
-    command = [sys.executable, "-m", "barnabas", "connect", str(file), "--bootstrap-server", bootstrap]
-    options = ["--state", str(folder / "state"), "--master", "local[2]", "--once"]
-    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=500, check=False)
-
-
 @pytest.fixture(scope="module")
 def uri() -> Iterator[str]:
     with server() as uri:
         yield uri
-
-
-def jdbc(uri: str) -> str:
-    return uri.replace("postgresql://me@", "jdbc:postgresql://") + "?user=me"
 
 
 def test_records_become_rows_once_and_bad_ones_dead_letters(uri: str, tmp_path: Path) -> None:
@@ -84,8 +71,7 @@ def test_records_become_rows_once_and_bad_ones_dead_letters(uri: str, tmp_path: 
         producer.produce("orders", envelope(first | {"product": "bar"}), "b")
         producer.produce("orders", b"{oops", "c")
         assert producer.flush(30) == 0
-        done = connect(tmp_path, cluster.bootstrap, document)
-        assert done.returncode == 0, done.stderr
+        run_once(tmp_path, cluster.bootstrap, document)
         columns = "SELECT id, product, quantity, price, card, at::text, place FROM orders ORDER BY id"
         at = "2026-11-18 11:06:40"
         assert ask(uri, columns) == [("a", "foo", 100, 50.5, "", at, 0), ("b", "bar", 100, 50.5, "", at, 1)]
@@ -96,16 +82,12 @@ def test_records_become_rows_once_and_bad_ones_dead_letters(uri: str, tmp_path: 
         producer.produce("orders", envelope(first | {"price": None}), "d")
         producer.produce("orders", None, "b")
         assert producer.flush(30) == 0
-        done = connect(tmp_path, cluster.bootstrap, document)
-        assert done.returncode == 0, done.stderr
+        run_once(tmp_path, cluster.bootstrap, document)
         found = ask(uri, "SELECT id, quantity, price, gift, place FROM orders ORDER BY id")
         assert found == [("a", 7, 50.5, True, 3), ("d", 100, None, None, 4)]
 
-        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "x", "auto.offset.reset": "earliest"})
-        consumer.subscribe(["orders-dead"])
-        letter = consumer.poll(30)
-        consumer.close()
-        assert letter is not None and (letter.key(), letter.value()) == (b"c", b"{oops")
+        [letter] = records(cluster.bootstrap, "orders-dead", 1)
+        assert (letter.key(), letter.value()) == (b"c", b"{oops")
         headers = dict(letter.headers() or ())
         assert headers["__connect.errors.topic"] == b"orders"
         assert headers["__connect.errors.offset"] == b"2"

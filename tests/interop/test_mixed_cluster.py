@@ -65,12 +65,15 @@ def test_doctor_shows_which_broker_serves_which_versions(mixed: MixedCluster) ->
     wait_until(is_found, what=expected)
 
 
-def test_share_groups_are_refused_and_doctor_says_which_brokers_lack_them(mixed: MixedCluster) -> None:
+@pytest.mark.parametrize("finding", ["share-groups-refused", "streams-groups-refused"])
+def test_new_kinds_of_groups_are_refused_and_doctor_says_which_brokers_lack_them(
+    mixed: MixedCluster, finding: str
+) -> None:
     apache = ", ".join(str(each) for each in mixed.kinds if mixed.kinds[each] == APACHE)
 
     def is_found() -> bool:
         findings = asyncio.run(check_cluster(client_config(mixed.bootstrap))).findings
-        return any(each.check == "share-groups-refused" and f"(not on: {apache})" in each.message for each in findings)
+        return any(each.check == finding and f"(not on: {apache})" in each.message for each in findings)
 
     wait_until(is_found, what=f"a finding that names {apache}")
 

@@ -137,6 +137,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "broker/storage/cleaner/job.py": {
         "json.loads": OURS,
     },
+    "broker/zookeeper_client/ensemble.py": {
+        "open_connection": "_ANSWER_BYTES_MAX, and MEMBER_TIMEOUT_S for a four-letter word and its answer",
+    },
     "broker/zookeeper_client/json_data.py": {
         "json.loads": "znodes, jute.maxbuffer; whatever they hold, only Malformed is raised",
     },
@@ -311,11 +314,17 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "spark/connect/converters/json_converter.py": {
         "json.loads": "a schema of an envelope that json_reader has read, printed as the key of a cache",
     },
+    "spark/connect/debezium/source.py": {
+        "connect": "the database that an administrator names",
+    },
     "spark/connect/jdbc/sink.py": {
         "connect": "the database that an administrator names",
         "json.loads": "the shape of a row, of the batch's first step",
         "pickle.dumps": "a row that its own second step reads",
         "pickle.loads": "a row of the batch's first step, which this module wrote",
+    },
+    "spark/connect/jdbc/source.py": {
+        "connect": "the database that an administrator names",
     },
     "spark/pipelines/codecs/avro.py": {
         "import fastavro": "writes only; reading is in services.registry.values",
@@ -377,6 +386,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "spark/pipelines/sources/watched_table.py": {
         "json.loads": "the columns of a publication, as PostgreSQL's catalogue has them",
         "connect": DATABASE,
+    },
+    "spark/pipelines/sources/watched_tables.py": {
+        "connect": "the database that an administrator names",
     },
     "spark/pipelines/status.py": {
         "json.loads": OURS,

@@ -151,3 +151,5 @@ SECURITY_PROTOCOLS: Final = tuple(each.name for each in SecurityProtocol)
 TRANSACTION_VERSION: Final = "transaction.version"
 #: Kafka 4's name of the feature of share groups (KIP-932).
 SHARE_VERSION: Final = "share.version"
+#: Kafka 4's name of the feature of streams groups (KIP-1071).
+STREAMS_VERSION: Final = "streams.version"

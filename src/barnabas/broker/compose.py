@@ -50,6 +50,7 @@ from barnabas.broker.server.fault_injection import ControlSocket, FaultControl, 
 from barnabas.broker.server.metrics_http import MetricsServer, add_gc_gauges, watch_loop_lag
 from barnabas.broker.server.platform import Platform
 from barnabas.broker.server.settings import (
+    serves_streams_groups,
     session_config,
 )
 from barnabas.broker.server.zookeeper_gate import ZooKeeperGate
@@ -249,7 +250,7 @@ class Broker:
         self.security = SecurityParts(self.dynamic, self._clock, now_s=self._loop.time, spawn=self._spawn)
         self.listening = ListeningParts(self.dynamic, self.server, self.security)
         self.ports = self.listening.ports
-        self.security.watch_certificates(self.server)
+        self.security.watch_certificates(self.server, self.registry)
         self.dynamic.add_check(self.listening.check)
 
     async def _open_logs(self) -> None:
@@ -421,6 +422,7 @@ class Broker:
             quotas=self.quotas.clients,
             leader_throttle=self.replication.throttles.leader,
             share_groups_on=lambda: self.features.level(SHARE_VERSION) >= 1,
+            streams_groups_on=lambda: serves_streams_groups(self.features, self.dynamic.broker),
         )
 
     def _assemble_coordinators(self) -> None:

@@ -203,7 +203,7 @@ def _groups_and_state(source: Source) -> Iterable[Finding]:
         yield Finding(
             Severity.WARNING, "streams-groups", "groups", f"use the streams protocol (KIP-1071): {some(streams)}",
             "set group.protocol=classic in these applications, once they are stopped for the move",
-            means="barnabas does not serve that protocol; their internal topics carry over if --topics matches them",
+            means="a link does not copy their offsets; their internal topics carry over if --topics matches them",
         )  # fmt: skip
     if modern := _groups(source, CONSUMER):
         yield Finding(

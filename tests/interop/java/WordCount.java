@@ -8,11 +8,26 @@ import org.apache.kafka.common.serialization.*;
 import org.apache.kafka.streams.*;
 import org.apache.kafka.streams.kstream.*;
 
-/** Kafka Streams with exactly-once: a repartition, a state store with its changelog, a restart in the middle. */
+/**
+ * Kafka Streams with exactly-once: a repartition, a state store with its changelog, a restart in the middle.
+ *
+ * Arguments: bootstrap, topic, group protocol (classic or streams). With a fourth one, the program is an instance that counts
+ * until it is killed, and the caller makes the topics.
+ */
 public final class WordCount {
     public static void main(String[] args) throws Exception {
         String bootstrap = args[0];
         String topic = args[1];
+        String protocol = args[2];
+        if (args.length > 3) {
+            KafkaStreams instance = new KafkaStreams(topology(topic), settings(bootstrap, topic, protocol));
+            instance.setUncaughtExceptionHandler(error -> {
+                error.printStackTrace();
+                return org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+            });
+            instance.start();
+            Thread.sleep(Long.MAX_VALUE);
+        }
         try (Admin admin = Admin.create(Map.<String, Object>of("bootstrap.servers", bootstrap))) {
             admin.createTopics(List.of(new NewTopic(topic, 3, (short) 3), new NewTopic(topic + "-out", 3, (short) 3))).all().get();
         }
@@ -20,7 +35,7 @@ public final class WordCount {
         for (int round = 0; round < 2; round++) {
             write(bootstrap, topic, round, wanted);
             AtomicReference<Throwable> failure = new AtomicReference<>();
-            KafkaStreams streams = new KafkaStreams(topology(topic), settings(bootstrap, topic));
+            KafkaStreams streams = new KafkaStreams(topology(topic), settings(bootstrap, topic, protocol));
             streams.setUncaughtExceptionHandler(error -> {
                 failure.set(error);
                 return org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
@@ -63,10 +78,13 @@ public final class WordCount {
         return builder.build();
     }
 
-    private static Properties settings(String bootstrap, String topic) {
+    private static Properties settings(String bootstrap, String topic, String protocol) {
         Properties settings = new Properties();
         settings.put("application.id", topic + "-app");
         settings.put("bootstrap.servers", bootstrap);
+        if (!protocol.equals("classic")) { // Kafka 3.9 does not know the setting
+            settings.put("group.protocol", protocol);
+        }
         settings.put("default.key.serde", Serdes.StringSerde.class);
         settings.put("default.value.serde", Serdes.StringSerde.class);
         settings.put("processing.guarantee", "exactly_once_v2");

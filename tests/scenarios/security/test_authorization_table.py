@@ -17,6 +17,7 @@ AUTHENTICATION = {"SaslHandshake", "SaslAuthenticate"}
 BEYOND = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "DescribeTopicPartitions", "ListConfigResources"}
 BEYOND |= {"InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState", "DeleteShareGroupState"}
 BEYOND |= {"ReadShareGroupStateSummary", "ShareFetch", "ShareAcknowledge", "ShareGroupHeartbeat", "ShareGroupDescribe"}
+BEYOND |= {"StreamsGroupHeartbeat", "StreamsGroupDescribe"}
 BEYOND |= {"DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
 BEYOND |= {"GetTelemetrySubscriptions", "PushTelemetry", "DescribeClientMetrics"}
 BEYOND |= {"ReportToNeighbour", "DescribeNeighbours"}

@@ -4,9 +4,11 @@ import struct
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -36,8 +38,18 @@ from barnabas.spark.pipelines.sources.change_rows import (
     sequence,
     value_of,
 )
-from barnabas.spark.pipelines.sources.pgoutput import UNCHANGED, BadMessage, Change, Row, Truncated, changes, commit_end
-from barnabas.spark.pipelines.sources.postgres_changes import patiently
+from barnabas.spark.pipelines.sources.pgoutput import (
+    UNCHANGED,
+    BadMessage,
+    Change,
+    Message,
+    Row,
+    Transaction,
+    Truncated,
+    changes,
+    commit_end,
+)
+from barnabas.spark.pipelines.sources.postgres_changes import ChangesReader, patiently
 from barnabas.spark.pipelines.sources.watched_table import Watched
 
 Values = list[object]
@@ -161,7 +173,9 @@ def test_changes_of_other_tables_are_left_out_and_a_truncate_is_refused() -> Non
     truncate = b"T" + struct.pack(">ibi", 1, 0, 2)
     assert rows_from(BEGIN, TABLE, other, change(b"I", 2, new=[1]), truncate, commit(5)) == []
     both = b"T" + struct.pack(">ibii", 2, 0, 1, 2)
-    assert list(changes([BEGIN, TABLE, other, both, commit(5)])) == [Truncated(("public.people", "public.pets"), 5)]
+    [found] = changes([BEGIN, TABLE, other, Message(both, 3), commit(5)])
+    in_2000 = Transaction(1, 946_684_800_000_000)
+    assert found == Truncated(("public.people", "public.pets"), 5, transaction=in_2000, lsn=3)
     with pytest.raises(DatabaseError, match=r"truncated at 0/5"):
         rows_from(BEGIN, TABLE, other, both, commit(5))
 
@@ -186,6 +200,8 @@ def test_a_column_that_was_added_later_fails_the_query() -> None:
         b"R" + struct.pack(">i", 1) + b"public",
         b"I" + struct.pack(">i", 1) + b"N" + struct.pack(">h", 2) + b"zz",
         change(b"D", 1, new=[1, "a"]),
+        b"I" + struct.pack(">i", 1) + b"N" + struct.pack(">h", 2) + b"t" + struct.pack(">i", -9) + b"n",
+        b"T" + struct.pack(">ibi", 1, 0, 99),
     ],
 )
 def test_bytes_that_are_not_a_message_are_refused(message: bytes) -> None:
@@ -325,6 +341,32 @@ def test_a_slot_that_another_attempt_still_holds_is_waited_for() -> None:
 
     with pytest.raises(DatabaseError, match="no"):
         patiently(fail, slept.append)
+
+
+class Restored:
+    """A database that was restored from a copy which is older than the checkpoint, with its slot."""
+
+    slot, max_rows = "slot", None
+    database = SimpleNamespace(name="shop")
+
+    def require_same(self, oid: int | None) -> int:
+        return 1
+
+    def place(self) -> int:
+        return 50
+
+    def end_of_log(self) -> int:
+        return 80
+
+    def advance(self, lsn: int) -> list[object]:
+        return []
+
+
+def test_log_that_ends_before_the_checkpoint_stops_the_stream() -> None:
+    """The slot would move to the end of the log, and changes up to the checkpoint's place would be left out in silence."""
+    reader = ChangesReader(cast(Watched, Restored()), StructType())
+    with pytest.raises(DatabaseError, match="the log of shop ends at 0/50, before 0/64 of the checkpoint"):
+        reader.latestOffset({"lsn": "0/64", "snapshot": False, "oid": 1}, ReadAllAvailable())
 
 
 def test_a_change_keeps_its_transaction() -> None:

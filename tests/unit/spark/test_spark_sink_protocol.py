@@ -119,7 +119,7 @@ def test_a_batch_that_was_decided_and_ended_is_not_written_again(query: Query) -
     assert query.seen() == all_of(0)
 
 
-#: What a driver asks of brokers.
+#: The requests of a driver.
 STEPS = ("initialise", "ongoing", "keep_all", "describe_all", "end", "end_all", "abort_all")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -129,6 +129,23 @@ def test_a_table_with_the_rows_of_another_topic_stops_until_it_is_rebuilt(table:
     planned = filling.plan(rebuilt, place_of(rebuilt), Other(), records_max=3)  # type: ignore[arg-type]
     assert planned.starts == {PART: 0}
     assert place_of(table).facts().rows == 0
+
+
+def test_rows_without_the_memory_of_their_offsets_are_not_written_again(table: Definition) -> None:
+    """A deep clone in Databricks, or CREATE TABLE AS SELECT, copies rows and leaves the table's memory behind."""
+    fill(table)
+    copied = checked(replace(table, url=f"{table.url}-copied", table=f"{table.table}_copied" if table.table else ""))
+    there = place_of(table).table  # type: ignore[attr-defined]
+    if table.format == "delta":
+        write_deltalake(copied.url, there.to_pyarrow_table())
+    else:
+        target = target_of(copied, COLUMNS)
+        target.load().append(there.scan().to_arrow())
+    with pytest.raises(TableStopped, match="has 3 rows of a topic, but does not remember their offsets"):
+        plan(copied)
+    again = replace(copied, generation=1)
+    filling._rebuild(again, Topic())  # type: ignore[arg-type]
+    assert plan(again).starts == {PART: 0}
 
 
 @pytest.mark.parametrize("table", ["delta"], indirect=True)

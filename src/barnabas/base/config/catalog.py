@@ -19,6 +19,7 @@ from barnabas.base.config.definitions import (
     share,
     share_coordinator,
     ssl,
+    streams,
     transactions,
     zookeeper,
 )
@@ -38,6 +39,7 @@ FAMILIES: Final[Mapping[str, tuple[Setting, ...]]] = {
     "Replication": replication.SETTINGS,
     "Groups and offsets": groups.SETTINGS,
     "Share groups": share.SETTINGS,
+    "Streams groups": streams.SETTINGS,
     "Transactions": transactions.SETTINGS,
     "Share coordinator": share_coordinator.SETTINGS,
     "Quotas": quotas.SETTINGS,

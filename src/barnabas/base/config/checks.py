@@ -13,7 +13,7 @@ from barnabas.base.errors import ConfigError
 if TYPE_CHECKING:
     from barnabas.base.config.broker import BrokerConfig
 
-_GROUP_PROTOCOLS: Final = ("consumer", "share")
+_GROUP_PROTOCOLS: Final = ("consumer", "share", "streams")
 _CODEC_MAX: Final = 4
 
 
@@ -206,6 +206,12 @@ def _check_groups(config: "BrokerConfig") -> None:
         require(_number(config, heartbeat) < _number(config, session), f"{heartbeat} must be less than {session}")
     for what in ("record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"):
         _check_within(config, "group.share", what)
+    _check_within(config, "group.streams", "assignment.interval.ms")
+    standbys, standbys_max = "group.streams.num.standby.replicas", "group.streams.max.standby.replicas"
+    require(
+        _number(config, standbys) <= _number(config, standbys_max),
+        f"{standbys} must be less than or equal to {standbys_max}",
+    )
     require(
         -1 <= _number(config, "offsets.commit.required.acks") <= config.offsets_topic_replication_factor,
         "offsets.commit.required.acks must be greater or equal to -1 and less or equal to "

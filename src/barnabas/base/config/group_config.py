@@ -1,9 +1,9 @@
 """A group's settings (resource type 32): its own, and the broker's for the rest.
 
-Names, valid values and messages are those of Kafka 4.3's GroupConfig, without the settings of streams groups. A broker bounds
-most of them: `group.consumer.min.session.timeout.ms` and `group.consumer.max.session.timeout.ms` bound
-`consumer.session.timeout.ms`. A change outside the bounds is refused. A value in ZooKeeper outside the bounds of this broker
-counts as the nearest one that is valid.
+Names, valid values and messages are those of Kafka 4.3's GroupConfig. A broker bounds most of them:
+`group.consumer.min.session.timeout.ms` and `group.consumer.max.session.timeout.ms` bound `consumer.session.timeout.ms`. A
+change outside the bounds is refused. A value in ZooKeeper outside the bounds of this broker counts as the nearest one that is
+valid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -118,6 +118,17 @@ SETTINGS: Final = (
             "Topic to which records are copied that the share group gives up (KIP-1191); empty: they are not."),
     Setting("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, MEDIUM, None, GROUP,
             "Whether dead letters have the key and the value of the record, and not only headers that name it."),
+    _setting("streams.session.timeout.ms", 45_000, "Session timeout of the members of the streams group.",
+             of_broker="group.streams.session.timeout.ms"),
+    _setting("streams.heartbeat.interval.ms", 5_000, "Heartbeat interval of the members of the streams group.",
+             of_broker="group.streams.heartbeat.interval.ms"),
+    _setting("streams.num.standby.replicas", 0, "Standby tasks of each task of the streams group that has state.",
+             lowest=0, of_broker="group.streams.num.standby.replicas"),
+    _setting("streams.initial.rebalance.delay.ms", 3_000,
+             "How long a new streams group waits for more members before its first assignment.",
+             lowest=0, of_broker="group.streams.initial.rebalance.delay.ms"),
+    _setting("streams.assignment.interval.ms", 1_000, "Shortest time between two assignments of the streams group.",
+             lowest=0, of_broker="group.streams.assignment.interval.ms"),
 )
 # fmt: on
 
@@ -140,6 +151,11 @@ class GroupConfig:
     share_renew_acknowledge_enable: bool = True
     errors_deadletterqueue_topic_name: str = ""
     errors_deadletterqueue_copy_record_enable: bool = False
+    streams_session_timeout_ms: int = 45_000
+    streams_heartbeat_interval_ms: int = 5_000
+    streams_num_standby_replicas: int = 0
+    streams_initial_rebalance_delay_ms: int = 3_000
+    streams_assignment_interval_ms: int = 1_000
 
 
 class _Bounds(NamedTuple):
@@ -150,14 +166,22 @@ class _Bounds(NamedTuple):
     highest: int
 
 
+#: Settings whose bounds do not follow from their name: the broker settings of the lowest and the highest value.
+_OTHER_BOUNDS: Final[Mapping[str, tuple[str, str] | None]] = {
+    "streams.num.standby.replicas": ("", "group.streams.max.standby.replicas"),
+    "streams.initial.rebalance.delay.ms": None,
+}
+
+
 def _bounds(config: BrokerConfig) -> Iterator[_Bounds]:
     for setting in SETTINGS:
         if setting.server_default is None:
             continue
         _, kind, what = setting.server_default.split(".", 2)
-        names = f"group.{kind}.min.{what}", f"group.{kind}.max.{what}"
-        low, high = (_integer(config.values[name]) for name in names)
-        yield _Bounds(setting, names[0], low, names[1], high)
+        names = _OTHER_BOUNDS.get(setting.name, (f"group.{kind}.min.{what}", f"group.{kind}.max.{what}"))
+        if names is not None:
+            low = _integer(config.values[names[0]]) if names[0] else 0
+            yield _Bounds(setting, names[0], low, names[1], _integer(config.values[names[1]]))
 
 
 def _integer(value: Value) -> int:
@@ -200,8 +224,7 @@ def check_group_setting(name: str, raw: str) -> None:
     """:raises ConfigError: for an unknown name, or a value that no broker accepts."""
     setting = GROUP_SETTINGS.get(name)
     if setting is None:
-        why = ": streams groups are not served" if name.startswith("streams.") else did_you_mean(name, GROUP_SETTINGS)
-        raise ConfigError(f"Unknown group config name: {name}{why}")
+        raise ConfigError(f"Unknown group config name: {name}{did_you_mean(name, GROUP_SETTINGS)}")
     setting.parse(raw)
 
 
@@ -219,7 +242,7 @@ def validate_group_config(config: BrokerConfig, proposed: Mapping[str, str]) -> 
             raise ConfigError(f"{setting.name} must be greater than or equal to {lowest_name} ({lowest})")
         if value > highest:
             raise ConfigError(f"{setting.name} must be less than or equal to {highest_name} ({highest})")
-    for kind in ("consumer", "share"):
+    for kind in ("consumer", "share", "streams"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         if _integer(values[session]) <= _integer(values[heartbeat]):
             raise ConfigError(f"{session} must be greater than {heartbeat}")

@@ -162,6 +162,8 @@ class BrokerSettings:
     barnabas_metrics_port: int
     barnabas_inside_enable: bool
     barnabas_client_metrics_max_series: int
+    barnabas_client_metrics_otlp_endpoint: str | None
+    barnabas_client_metrics_otlp_queue_bytes: int
     telemetry_max_bytes: int
     barnabas_otel_endpoint: str | None
     barnabas_otel_sample_ratio: float

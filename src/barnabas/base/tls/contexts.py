@@ -276,14 +276,16 @@ def _load_revoked(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CertificateNames:
-    """Whom a certificate speaks for."""
+    """The names in a certificate, and until when it is valid."""
 
     subject: tuple[tuple[tuple[str, str], ...], ...]
     alternative: frozenset[tuple[str, str]]
+    #: Seconds since 1970.
+    ends_s: float
 
 
 def certificate_names(pair: KeyPair) -> CertificateNames:
-    """Return the names of the leaf certificate, even if it has expired."""
+    """Return the names and the end of the leaf certificate, even if it has expired."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     # Trust its own chain: this reads the certificate's contents and does not verify it.
@@ -295,6 +297,7 @@ def certificate_names(pair: KeyPair) -> CertificateNames:
     return CertificateNames(
         subject=certificate.get("subject", ()),  # type: ignore[arg-type]
         alternative=frozenset(certificate.get("subjectAltName", ())),  # type: ignore[arg-type]
+        ends_s=ssl.cert_time_to_seconds(str(certificate["notAfter"])),
     )
 
 

@@ -20,6 +20,8 @@ from barnabas.broker.groups.group import GroupEnvironment, Requester
 from barnabas.broker.groups.machine import GroupMachine
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.share_groups import FindEnds, ShareGroups
+from barnabas.broker.groups.streams import CreateInternalTopics
+from barnabas.broker.groups.streams_groups import CreateTopics, StreamsGroups
 from barnabas.broker.groups.subscriptions import MayDescribe
 from barnabas.broker.groups.topic_view import TopicView
 from barnabas.broker.runtime.coordinator import CoordinatorRuntime
@@ -72,6 +74,7 @@ class GroupCoordinator:
         group_config: Callable[[str], GroupConfig],
         share_persister: SharePersister,
         find_ends: FindEnds,
+        create_topics: CreateTopics,
         unique: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         metadata = self._metadata = context.metadata
@@ -94,7 +97,7 @@ class GroupCoordinator:
             now_ms=context.now_ms,
             timers=context.timers,
             spawn=context.spawn,
-            on_effect=lambda partition, message: self.share.carry_out(partition, message),
+            on_effect=self._carry_out,
             answer_timeout_ms=lambda: context.config().offsets_commit_timeout_ms,
             on_loaded=metrics.load_time(context.registry),
         )
@@ -104,6 +107,14 @@ class GroupCoordinator:
             share_persister,
             find_ends,
             topics=env.topics,
+            partition_for=self.partition_for,
+            now_ms=context.now_ms,
+            spawn=context.spawn,
+        )
+        #: Operations on streams groups.
+        self.streams = StreamsGroups(
+            self._runtime,
+            create_topics,
             partition_for=self.partition_for,
             now_ms=context.now_ms,
             spawn=context.spawn,
@@ -122,6 +133,12 @@ class GroupCoordinator:
 
     def resigned(self, partition: int) -> None:
         self._runtime.resigned(partition)
+
+    def _carry_out(self, partition: int, message: object) -> None:
+        if isinstance(message, CreateInternalTopics):
+            self.streams.carry_out(partition, message)
+        else:
+            self.share.carry_out(partition, message)
 
     def close(self) -> None:
         self._unsubscribe()

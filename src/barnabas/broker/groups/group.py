@@ -1,4 +1,4 @@
-"""The common interface of classic groups and consumer groups for the rest of the machine."""
+"""The common interface of all kinds of groups for the rest of the machine."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.runtime.machine import CancelTimer, KeyValue, Result, SetTimer
 
 R = TypeVar("R")
+#: Raises `Refused` if a member may not commit an offset of this topic and partition.
+CheckCommit = Callable[[str, int], None]
 
 
 class GroupType(Enum):
@@ -19,6 +21,7 @@ class GroupType(Enum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
+    STREAMS = "streams"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class GroupCounts:
     completed_rebalance: Callable[[int], None] = _not_counted
     consumer_group_rebalance: Callable[[int], None] = _not_counted
     share_group_rebalance: Callable[[int], None] = _not_counted
+    streams_group_rebalance: Callable[[int], None] = _not_counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +136,11 @@ class Group(Protocol):
 
     def check_offset_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, api_version: int, is_transactional: bool
-    ) -> None:
-        """:raises Refused: with the reason why this member may not commit."""
+    ) -> CheckCommit | None:
+        """Return a further check for each partition; None: the member may commit all.
+
+        :raises Refused: with the reason why this member may not commit.
+        """
         ...
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None: ...

@@ -26,6 +26,9 @@ from barnabas.broker.groups.share import SHARE_SESSION, ShareProtocol
 from barnabas.broker.groups.share_admin import ShareAdmin
 from barnabas.broker.groups.share_group import ShareGroup
 from barnabas.broker.groups.share_replay import SHARE_REPLAYS
+from barnabas.broker.groups.streams import StreamsProtocol
+from barnabas.broker.groups.streams_group import StreamsGroup
+from barnabas.broker.groups.streams_replay import STREAMS_REPLAYS
 from barnabas.broker.groups.subscriptions import MayDescribe
 from barnabas.broker.runtime.machine import Marker, ReplayedRecord, Result, Ticket
 from barnabas.wire.messages import consumer_group_describe
@@ -69,8 +72,10 @@ class GroupMachine:
         #: Operations on share groups.
         self.share = ShareProtocol(self.groups, env)
         self.share_admin = ShareAdmin(self.groups, self.share, env)
+        #: Operations on streams groups.
+        self.streams = StreamsProtocol(self.groups, env)
         self._classic_members = ClassicMembers(self._consumer, env)
-        self._replay_group = GroupReplay(self.groups, (CONSUMER_REPLAYS, SHARE_REPLAYS)).replay
+        self._replay_group = GroupReplay(self.groups, (CONSUMER_REPLAYS, SHARE_REPLAYS, STREAMS_REPLAYS)).replay
         self._offsets = Offsets(self.groups, self.store, self._classic, env)
         #: Deleted topics whose offsets must still be removed, in batches.
         self._forgotten: set[str] = set()
@@ -85,20 +90,19 @@ class GroupMachine:
         _require_group_id(request.group_id)
         self._classic.check_session_timeout(request.session_timeout_ms)
         group = self.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            if not group.is_empty:
-                return self._classic_members.join(group, request, requester, Outcome(), now_ms)
-            if request.member_id == NO_MEMBER_ID:
-                # An empty consumer group becomes a classic one. Its empty record must be in the log: otherwise the next
-                # coordinator would find offsets without a group.
-                empty = ClassicGroup(request.group_id, state_timestamp_ms=now_ms)
-                return Result(
-                    [*group.tombstones(), empty.record({})],
-                    then=lambda: self._classic.join(request, requester, ticket, Outcome(), now_ms),
-                )
-        elif isinstance(group, ShareGroup):
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            return self._classic_members.join(group, request, requester, Outcome(), now_ms)
+        if isinstance(group, ShareGroup) or (isinstance(group, StreamsGroup) and not group.is_empty):
             return Outcome().result(
                 JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=NO_MEMBER_ID)
+            )
+        if isinstance(group, (ConsumerGroup, StreamsGroup)) and request.member_id == NO_MEMBER_ID:
+            # An empty group of another protocol becomes a classic one. Its empty record must be in the log: otherwise the
+            # next coordinator would find offsets without a group.
+            empty = ClassicGroup(request.group_id, state_timestamp_ms=now_ms)
+            return Result(
+                [*group.tombstones(), empty.record({})],
+                then=lambda: self._classic.join(request, requester, ticket, Outcome(), now_ms),
             )
         return self._classic.join(request, requester, ticket, Outcome(), now_ms)
 
@@ -265,6 +269,8 @@ class GroupMachine:
                 self._consumer.loaded(group, out)
             elif isinstance(group, ShareGroup):
                 self.share.loaded(group, out)
+            elif isinstance(group, StreamsGroup):
+                self.streams.loaded(group, out)
         out.set_timer((CHECK_OFFSETS,), self._env.settings().offsets_retention_check_interval_ms)
         return out.result()
 
@@ -290,6 +296,8 @@ class GroupMachine:
                 self._consumer.timer_fired(what, group, rest[1], out, now_ms)
             elif isinstance(group, ShareGroup) and what == SHARE_SESSION:
                 self.share.session_expired(group, rest[1], out)
+            elif isinstance(group, StreamsGroup):
+                self.streams.timer_fired(what, group, rest[1:], out, now_ms)
         return out.result()
 
     def _classic_timer_fired(

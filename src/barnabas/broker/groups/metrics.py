@@ -12,6 +12,7 @@ from barnabas.broker.groups.classic_group import GroupState
 from barnabas.broker.groups.consumer_group import ConsumerGroupState
 from barnabas.broker.groups.group import GroupCounts, GroupType
 from barnabas.broker.groups.share_group import ShareGroupState
+from barnabas.broker.groups.streams_group import StreamsGroupState
 from barnabas.broker.runtime.shard import ShardState
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ def group_counts(registry: Registry) -> GroupCounts:
         ),
         share_group_rebalance=counter(
             "share_group_rebalance", "Rebalances of share groups, as share-group-rebalance-count."
+        ),
+        streams_group_rebalance=counter(
+            "streams_group_rebalance", "Rebalances of streams groups, as streams-group-rebalance-count."
         ),
     )
 
@@ -98,6 +102,13 @@ def add_gauges(registry: Registry, coordinator: CountedGroups) -> None:
             "Share groups by their state, as share-group-count.",
             partial(groups, GroupType.SHARE, share_state.value),
             state=share_state.value.lower(),
+        )
+    for streams_state in StreamsGroupState:
+        registry.gauge(
+            "kafka_server_group_coordinator_streams_group_count",
+            "Streams groups by their state, as streams-group-count.",
+            partial(groups, GroupType.STREAMS, streams_state.value),
+            state=streams_state.name.lower(),
         )
     for shard_state in (ShardState.LOADING, ShardState.ACTIVE, ShardState.FAILED):
         registry.gauge(

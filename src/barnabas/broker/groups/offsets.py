@@ -10,12 +10,13 @@ from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.groups import records
 from barnabas.broker.groups.classic import ClassicProtocol
 from barnabas.broker.groups.classic_group import PREPARING, STABLE, ClassicGroup
-from barnabas.broker.groups.group import Expiry, Group, GroupEnvironment, Outcome, Requester
+from barnabas.broker.groups.group import CheckCommit, Expiry, Group, GroupEnvironment, Outcome, Requester
 from barnabas.broker.groups.offset_store import CommittedOffset, OffsetCommit, OffsetStore
 from barnabas.broker.runtime.machine import KeyValue, Producer, Result
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -35,6 +36,7 @@ from barnabas.wire.messages.offset_fetch import (
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -119,13 +121,15 @@ class Offsets:
         generation = request.generation_id_or_member_epoch
         group = self._groups.get(request.group_id)
         if group is not None:
-            group.check_offset_commit(
+            check = group.check_offset_commit(
                 request.member_id,
                 request.group_instance_id,
                 generation,
                 api_version=api_version,
                 is_transactional=False,
             )
+            if check is not None:
+                _check_each(check, request.topics)
         elif generation >= 0:
             known = api_version >= GROUP_ID_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
@@ -158,13 +162,15 @@ class Offsets:
                 raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if knows_epochs else ErrorCode.ILLEGAL_GENERATION)
         else:
             try:
-                group.check_offset_commit(
+                check = group.check_offset_commit(
                     request.member_id,
                     request.group_instance_id,
                     request.generation_id,
                     api_version=requester.api_version,
                     is_transactional=True,
                 )
+                if check is not None:
+                    _check_each(check, request.topics)
             except Refused as refusal:
                 if refusal.code is ErrorCode.STALE_MEMBER_EPOCH and not knows_epochs:
                     raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal
@@ -325,6 +331,12 @@ class Offsets:
             return now_ms >= offset.expire_timestamp_ms
         since_ms = offset.commit_timestamp_ms if expiry.since_ms is None else expiry.since_ms
         return now_ms - since_ms >= self._env.settings().offsets_retention_ms
+
+
+def _check_each(check: CheckCommit, topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]) -> None:
+    for topic in topics:
+        for each in topic.partitions:
+            check(topic.name, each.partition_index)
 
 
 def _fetched(partition: int, offset: CommittedOffset | None, *, is_unstable: bool) -> OffsetFetchResponsePartitions:

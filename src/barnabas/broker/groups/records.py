@@ -1,8 +1,8 @@
 """Keys and values of `__consumer_offsets`, byte for byte as Kafka writes them.
 
 A key begins with its version, which is the type of the record: 0 and 1 are a committed offset, 2 a classic group, 3 to 8 a
-consumer group (KIP-848), 10 to 15 a share group (KIP-932), 16 the topics that a regular expression matched. 9 was of a share
-group in previews of Kafka 4.1.
+consumer group (KIP-848), 10 to 15 a share group (KIP-932), 16 the topics that a regular expression matched, 17 to 23 a streams
+group (KIP-1071). 9 was of a share group and 18 of a streams group in previews of Kafka 4.1.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +16,7 @@ from barnabas.broker.runtime.machine import KeyValue
 from barnabas.wire import codec
 from barnabas.wire.messages import consumer_group_records as modern
 from barnabas.wire.messages import share_group_records as share
+from barnabas.wire.messages import streams_group_records as streams
 from barnabas.wire.messages.base import Record
 from barnabas.wire.messages.offsets_topic import (
     GroupMetadataKey,
@@ -51,6 +52,12 @@ _TYPES: Final[dict[int, tuple[type[Record], type[Record]]]] = {
     14: (share.ShareGroupCurrentMemberAssignmentKey, share.ShareGroupCurrentMemberAssignmentValue),
     15: (share.ShareGroupStatePartitionMetadataKey, share.ShareGroupStatePartitionMetadataValue),
     16: (modern.ConsumerGroupRegularExpressionKey, modern.ConsumerGroupRegularExpressionValue),
+    17: (streams.StreamsGroupMetadataKey, streams.StreamsGroupMetadataValue),
+    19: (streams.StreamsGroupMemberMetadataKey, streams.StreamsGroupMemberMetadataValue),
+    20: (streams.StreamsGroupTargetAssignmentMetadataKey, streams.StreamsGroupTargetAssignmentMetadataValue),
+    21: (streams.StreamsGroupTargetAssignmentMemberKey, streams.StreamsGroupTargetAssignmentMemberValue),
+    22: (streams.StreamsGroupCurrentMemberAssignmentKey, streams.StreamsGroupCurrentMemberAssignmentValue),
+    23: (streams.StreamsGroupTopologyKey, streams.StreamsGroupTopologyValue),
 }
 
 #: Types of records of share groups.
@@ -114,11 +121,11 @@ def commit_of(key: OffsetCommitKey, value: OffsetCommitValue) -> OffsetCommit:
     )
 
 
-def _tombstone(key: Record, version: int) -> KeyValue:
+def tombstone(key: Record, version: int) -> KeyValue:
     return KeyValue(codec.encode_versioned(key, version), None)
 
 
-def _pair(key: Record, version: int, value: Record, value_version: int = 0) -> KeyValue:
+def pair(key: Record, version: int, value: Record, value_version: int = 0) -> KeyValue:
     return KeyValue(codec.encode_versioned(key, version), codec.encode_versioned(value, value_version))
 
 
@@ -154,52 +161,52 @@ def _offset_key_head(group_id: str, topic: str) -> bytes:
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> KeyValue:
-    return _tombstone(OffsetCommitKey(group=group_id, topic=topic, partition=partition), OFFSET_KEY_VERSION)
+    return tombstone(OffsetCommitKey(group=group_id, topic=topic, partition=partition), OFFSET_KEY_VERSION)
 
 
 def group_metadata(group_id: str, value: GroupMetadataValue) -> KeyValue:
-    return _pair(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION, value, GROUP_VALUE_VERSION)
+    return pair(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION, value, GROUP_VALUE_VERSION)
 
 
 def group_tombstone(group_id: str) -> KeyValue:
-    return _tombstone(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
+    return tombstone(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
 
 
 # -- consumer groups ---------------------------------------------------------------------------------------------------
 
 
 def group_epoch(group_id: str, epoch: int) -> KeyValue:
-    return _pair(modern.ConsumerGroupMetadataKey(group_id=group_id), 3, modern.ConsumerGroupMetadataValue(epoch=epoch))
+    return pair(modern.ConsumerGroupMetadataKey(group_id=group_id), 3, modern.ConsumerGroupMetadataValue(epoch=epoch))
 
 
 def group_epoch_tombstone(group_id: str) -> KeyValue:
-    return _tombstone(modern.ConsumerGroupMetadataKey(group_id=group_id), 3)
+    return tombstone(modern.ConsumerGroupMetadataKey(group_id=group_id), 3)
 
 
 def partition_metadata(group_id: str, topics: Iterable[modern.TopicMetadata]) -> KeyValue:
     value = modern.ConsumerGroupPartitionMetadataValue(topics=list(topics))
-    return _pair(modern.ConsumerGroupPartitionMetadataKey(group_id=group_id), 4, value)
+    return pair(modern.ConsumerGroupPartitionMetadataKey(group_id=group_id), 4, value)
 
 
 def partition_metadata_tombstone(group_id: str) -> KeyValue:
-    return _tombstone(modern.ConsumerGroupPartitionMetadataKey(group_id=group_id), 4)
+    return tombstone(modern.ConsumerGroupPartitionMetadataKey(group_id=group_id), 4)
 
 
 def member_metadata(group_id: str, member_id: str, value: modern.ConsumerGroupMemberMetadataValue) -> KeyValue:
-    return _pair(modern.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 5, value)
+    return pair(modern.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 5, value)
 
 
 def member_metadata_tombstone(group_id: str, member_id: str) -> KeyValue:
-    return _tombstone(modern.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 5)
+    return tombstone(modern.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 5)
 
 
 def target_epoch(group_id: str, epoch: int) -> KeyValue:
     value = modern.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
-    return _pair(modern.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), 6, value)
+    return pair(modern.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), 6, value)
 
 
 def target_epoch_tombstone(group_id: str) -> KeyValue:
-    return _tombstone(modern.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), 6)
+    return tombstone(modern.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), 6)
 
 
 def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
@@ -209,11 +216,11 @@ def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> 
             for topic_id, numbers in partitions.items()
         ]
     )
-    return _pair(modern.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 7, value)
+    return pair(modern.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 7, value)
 
 
 def target_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
-    return _tombstone(modern.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 7)
+    return tombstone(modern.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 7)
 
 
 def current_assignment(
@@ -233,11 +240,11 @@ def current_assignment(
         assigned_partitions=_topic_partitions(assigned),
         partitions_pending_revocation=_topic_partitions(pending_revocation),
     )
-    return _pair(modern.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 8, value)
+    return pair(modern.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 8, value)
 
 
 def current_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
-    return _tombstone(modern.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 8)
+    return tombstone(modern.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 8)
 
 
 def regular_expression(
@@ -245,11 +252,11 @@ def regular_expression(
 ) -> KeyValue:
     key = modern.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression)
     value = modern.ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=version, timestamp=timestamp_ms)
-    return _pair(key, 16, value)
+    return pair(key, 16, value)
 
 
 def regular_expression_tombstone(group_id: str, expression: str) -> KeyValue:
-    return _tombstone(modern.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression), 16)
+    return tombstone(modern.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression), 16)
 
 
 def _topic_partitions(partitions: Partitions) -> list[modern.TopicPartitions]:
@@ -263,29 +270,29 @@ def _topic_partitions(partitions: Partitions) -> list[modern.TopicPartitions]:
 
 
 def share_member_metadata(group_id: str, member_id: str, value: share.ShareGroupMemberMetadataValue) -> KeyValue:
-    return _pair(share.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 10, value)
+    return pair(share.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 10, value)
 
 
 def share_member_metadata_tombstone(group_id: str, member_id: str) -> KeyValue:
-    return _tombstone(share.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 10)
+    return tombstone(share.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 10)
 
 
 def share_group_epoch(group_id: str, epoch: int, *, metadata_hash: int) -> KeyValue:
     value = share.ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
-    return _pair(share.ShareGroupMetadataKey(group_id=group_id), 11, value)
+    return pair(share.ShareGroupMetadataKey(group_id=group_id), 11, value)
 
 
 def share_group_epoch_tombstone(group_id: str) -> KeyValue:
-    return _tombstone(share.ShareGroupMetadataKey(group_id=group_id), 11)
+    return tombstone(share.ShareGroupMetadataKey(group_id=group_id), 11)
 
 
 def share_target_epoch(group_id: str, epoch: int) -> KeyValue:
     value = share.ShareGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
-    return _pair(share.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), 12, value)
+    return pair(share.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), 12, value)
 
 
 def share_target_epoch_tombstone(group_id: str) -> KeyValue:
-    return _tombstone(share.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), 12)
+    return tombstone(share.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), 12)
 
 
 def share_target_assignment(group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
@@ -295,11 +302,11 @@ def share_target_assignment(group_id: str, member_id: str, partitions: Partition
             for topic_id, numbers in partitions.items()
         ]
     )
-    return _pair(share.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 13, value)
+    return pair(share.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 13, value)
 
 
 def share_target_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
-    return _tombstone(share.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 13)
+    return tombstone(share.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 13)
 
 
 def share_current_assignment(
@@ -315,16 +322,16 @@ def share_current_assignment(
             for topic_id, numbers in assigned.items()
         ],
     )
-    return _pair(share.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 14, value)
+    return pair(share.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 14, value)
 
 
 def share_current_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
-    return _tombstone(share.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 14)
+    return tombstone(share.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 14)
 
 
 def share_state_topics(group_id: str, value: share.ShareGroupStatePartitionMetadataValue) -> KeyValue:
-    return _pair(share.ShareGroupStatePartitionMetadataKey(group_id=group_id), 15, value)
+    return pair(share.ShareGroupStatePartitionMetadataKey(group_id=group_id), 15, value)
 
 
 def share_state_topics_tombstone(group_id: str) -> KeyValue:
-    return _tombstone(share.ShareGroupStatePartitionMetadataKey(group_id=group_id), 15)
+    return tombstone(share.ShareGroupStatePartitionMetadataKey(group_id=group_id), 15)

@@ -63,6 +63,7 @@ class GroupSettings:
     share_max_size: int = setting("group.share.max.size")
     #: When to ask again for the state of a share partition if no answer came.
     share_initialize_retry_ms: int = setting("group.share.initialize.retry.interval.ms")
+    streams_max_size: int = setting("group.streams.max.size")
     topic_partitions: int = setting("offsets.topic.num.partitions")
     topic_replication_factor: int = setting("offsets.topic.replication.factor")
     topic_segment_bytes: int = setting("offsets.topic.segment.bytes")

@@ -9,7 +9,6 @@ Pure; owner: the group machine.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Final
 
 from barnabas.base.errors import ErrorCode, Refused
@@ -21,7 +20,7 @@ from barnabas.broker.groups.group import Group, GroupEnvironment, Outcome, Reque
 from barnabas.broker.groups.records import Partitions
 from barnabas.broker.groups.share_group import ShareGroup, ShareMember
 from barnabas.broker.groups.share_topics import StatePartitions
-from barnabas.broker.groups.subscriptions import topics_named
+from barnabas.broker.groups.subscriptions import metadata_hash_of, topics_named
 from barnabas.broker.runtime.machine import Result, SendToDriver
 from barnabas.wire.messages.share_group_describe import DescribedGroup
 from barnabas.wire.messages.share_group_heartbeat import (
@@ -159,7 +158,7 @@ class ShareProtocol:
         epoch, target_epoch = group.group_epoch, group.target_epoch
         metadata_hash = group.metadata_hash
         if has_changed or group.topics_version != topics.version:
-            metadata_hash = _metadata_hash(existing)
+            metadata_hash = metadata_hash_of(existing)
             if has_changed or metadata_hash != group.metadata_hash:
                 epoch += 1
                 self._env.counts.share_group_rebalance(1)
@@ -225,7 +224,7 @@ class ShareProtocol:
             records.share_member_metadata_tombstone(group_id, member_id),
         ]
         staying = [each for each in group.members.values() if each is not member]
-        metadata_hash = _metadata_hash(topics_named(group.subscribed_topics(staying), self._env.topics))
+        metadata_hash = metadata_hash_of(topics_named(group.subscribed_topics(staying), self._env.topics))
         self._env.counts.share_group_rebalance(1)
         out.records.append(group.epoch_record(group.group_epoch + 1, metadata_hash))
         out.cancel_timer((SHARE_SESSION, group_id, member_id))
@@ -307,17 +306,6 @@ def _compute_target(
         for topic in existing.values()
     }
     return assign_simple(specs, assignable)
-
-
-def _metadata_hash(existing: Mapping[str, TopicMetadata]) -> int:
-    """Return a number that changes with the topics. No other program compares it, so it need not be Kafka's."""
-    if not existing:
-        return 0
-    digest = blake2b(digest_size=8)
-    for name in sorted(existing):
-        topic = existing[name]
-        digest.update(topic.topic_id + topic.partitions.to_bytes(4, "big"))
-    return int.from_bytes(digest.digest(), "big", signed=True)
 
 
 def _response_assignment(assigned: Partitions) -> Assignment:

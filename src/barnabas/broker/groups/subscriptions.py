@@ -5,6 +5,7 @@ also those of internal topics, as in Kafka 4.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.expressions import BadExpression, compile_expression
@@ -81,6 +82,17 @@ def topics_named(names: Iterable[str], topics: Topics) -> dict[str, TopicMetadat
         if topic_id is not None and partitions > 0:
             found[name] = TopicMetadata(topic_id, name, partitions)
     return found
+
+
+def metadata_hash_of(existing: Mapping[str, TopicMetadata]) -> int:
+    """Return a number that changes with the topics. No other program compares it, so it need not be Kafka's."""
+    if not existing:
+        return 0
+    digest = blake2b(digest_size=8)
+    for name in sorted(existing):
+        topic = existing[name]
+        digest.update(topic.topic_id + topic.partitions.to_bytes(4, "big"))
+    return int.from_bytes(digest.digest(), "big", signed=True)
 
 
 def topics_record(topics: Mapping[str, TopicMetadata]) -> list[modern.TopicMetadata]:

@@ -21,7 +21,7 @@ from barnabas.broker.runtime.threads import OnThread, ThreadPool
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.coordinator_log import InternalTopicLog
 from barnabas.broker.server.log_ends import LogEnds
-from barnabas.broker.server.settings import allows_consumer_protocol
+from barnabas.broker.server.settings import allows_protocol
 from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
 from barnabas.broker.zookeeper_client.features import GROUP_VERSION
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
@@ -86,11 +86,12 @@ def assemble(
         context,
         coordinator_context(GROUP_METADATA_TOPIC, lambda: context.config.offsets_topic_compression_codec),
         consumer_protocol_enabled=lambda: (
-            features.level(GROUP_VERSION) >= 1 and allows_consumer_protocol(context.config)
+            features.level(GROUP_VERSION) >= 1 and allows_protocol(context.config, "consumer")
         ),
         verify_transaction=transactions.offsets_verifier(context, lambda: transaction_parts.verifier),
         share_persister=share_state_parts.persister,
         find_ends=LogEnds(context, membership.connections).find,
+        create_topics=membership.controller_client.create_for_group,
     )
     transaction_parts = transactions.assemble(
         context,

@@ -8,8 +8,10 @@ from barnabas.broker.api.group_admin import GroupAdminApi
 from barnabas.broker.api.group_offsets import GroupOffsetsApi
 from barnabas.broker.api.groups import GroupsApi
 from barnabas.broker.api.share_groups import ShareGroupsApi
+from barnabas.broker.api.streams_groups import StreamsGroupsApi
 from barnabas.broker.groups.coordinator import GroupCoordinator, VerifyTransaction
 from barnabas.broker.groups.share_groups import FindEnds
+from barnabas.broker.groups.streams_groups import CreateTopics
 from barnabas.broker.runtime.share_state import SharePersister
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
@@ -29,6 +31,7 @@ def assemble(
     verify_transaction: VerifyTransaction,
     share_persister: SharePersister,
     find_ends: FindEnds,
+    create_topics: CreateTopics,
 ) -> GroupParts:
     """Return the parts, and set `context.groups`."""
     coordinator = context.groups = GroupCoordinator(
@@ -38,6 +41,7 @@ def assemble(
         group_config=context.dynamic.group_config,
         share_persister=share_persister,
         find_ends=find_ends,
+        create_topics=create_topics,
     )
-    families = (GroupsApi, GroupOffsetsApi, GroupAdminApi, ConsumerGroupsApi, ShareGroupsApi)
+    families = (GroupsApi, GroupOffsetsApi, GroupAdminApi, ConsumerGroupsApi, ShareGroupsApi, StreamsGroupsApi)
     return GroupParts(coordinator, [family(context, coordinator) for family in families])

@@ -10,6 +10,7 @@ from barnabas.base.clock import Clock
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.config.listeners import Listener
+from barnabas.base.metrics.registry import Registry
 from barnabas.broker.api.acls import AclApi
 from barnabas.broker.api.delegation_tokens import TokensApi
 from barnabas.broker.api.sasl import SaslApi
@@ -71,8 +72,13 @@ class SecurityParts:
         """Check the settings of a listener. :raises ConfigError: if `endpoint` would."""
         secured(config, listener, self._sasl, replace(self._parts, key_sets=KeySets(self._now_s)))
 
-    def watch_certificates(self, server: SocketServer) -> None:
-        self._certificates = Certificates(self._dynamic.broker, on_change=server.replace_tls)
+    def watch_certificates(self, server: SocketServer, registry: Registry) -> None:
+        self._certificates = certificates = Certificates(self._dynamic.broker, on_change=server.replace_tls)
+        registry.table(
+            "barnabas_listener_certificate_ends_seconds",
+            "When the certificate that a listener serves ends, in seconds since 1970.",
+            lambda: (({"listener": name}, ends_s) for name, ends_s in certificates.ends()),
+        )
         self._dynamic.add_check(self._certificates.check)
 
     async def start(self, session: ZooKeeperSession) -> None:

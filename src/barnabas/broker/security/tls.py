@@ -1,8 +1,9 @@
 """A broker's TLS: contexts of its listeners from its settings, and their replacement at run time."""
 
+import contextlib
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from barnabas.base.config.broker import BrokerConfig
@@ -78,6 +79,13 @@ class Certificates:
         self._on_change = on_change
         self._inter_broker = config.inter_broker_listener_name
         self._held = {listener.name: _material(config, listener) for listener in _tls_listeners(config)}
+
+    def ends(self) -> Iterator[tuple[str, float]]:
+        """Yield each listener, and when the certificate that it serves ends (seconds since 1970)."""
+        for name, material in self._held.items():
+            if material.pair is not None:
+                with contextlib.suppress(ssl.SSLError):
+                    yield name, certificate_names(material.pair).ends_s
 
     def check(self, config: BrokerConfig) -> None:
         """Check that `config` may replace the present settings. :raises ConfigError: with Kafka's message."""

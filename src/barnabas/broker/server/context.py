@@ -13,7 +13,7 @@ from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import BrokerEpoch, BrokerId
 from barnabas.base.metrics.registry import Registry
-from barnabas.base.words import SHARE_VERSION, AclOperation, AclResourceType
+from barnabas.base.words import SHARE_VERSION, STREAMS_VERSION, AclOperation, AclResourceType
 from barnabas.broker.replication.fetch_session_cache import FetchSessionCache
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.manager import ReplicaManager
@@ -57,6 +57,8 @@ class BrokerContext:
     link_of: Callable[[str], str | None] = field(default=lambda topic: None)
     #: Returns whether share groups (KIP-932) are on: every live broker has them. It changes when brokers come or go.
     share_groups_on: Callable[[], bool] = field(default=lambda: False)
+    #: Returns whether streams groups (KIP-1071) are on, in the same way.
+    streams_groups_on: Callable[[], bool] = field(default=lambda: False)
     #: Records denied requests; None: there is no audit log.
     audit: Audit | None = None
     #: Set by the composition root once the coordinators exist.
@@ -89,6 +91,13 @@ class BrokerContext:
     def require_share_groups(self) -> None:
         if not self.share_groups_on():
             raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"Share groups are off: not every broker has {SHARE_VERSION}.")
+
+    def require_streams_groups(self) -> None:
+        if not self.streams_groups_on():
+            raise Refused(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Streams groups are off: not every broker has {STREAMS_VERSION}, or a setting forbids them.",
+            )
 
     def require_cluster(self, call: Call, operation: AclOperation) -> None:
         if not self.allows(call, operation, AclResourceType.CLUSTER, CLUSTER_NAME):

@@ -5,12 +5,13 @@ Owner: the event loop. The controller may be this broker itself; the requests ar
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import BrokerEpoch, BrokerId
+from barnabas.broker.groups.streams_topics import InternalTopic
 from barnabas.broker.server.broker_connections import BrokerConnections
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache, MetadataChange
 from barnabas.client.errors import ClientError, ConnectionLost
@@ -21,6 +22,7 @@ from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -108,14 +110,41 @@ class ControllerClient:
         is_begun = ErrorCode.REQUEST_TIMED_OUT
         return {name: ErrorCode.NONE if code is is_begun else code for name, code in begun.items()}
 
+    async def create_for_group(self, topics: Collection[InternalTopic]) -> dict[str, str]:
+        """Create the internal topics of a streams group. Returns the reasons for those that could not be created."""
+        wanted = [
+            CreatableTopic(
+                name=each.name,
+                num_partitions=each.partitions,
+                replication_factor=each.replication_factor,
+                configs=[CreatableTopicConfig(name=key, value=value) for key, value in each.settings],
+            )
+            for each in topics
+        ]
+        results = await self._ask_to_create(wanted, timeout_ms=self._config().request_timeout_ms)
+        exists = {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
+        return {
+            name: result.error_message or ErrorCode(result.error_code).name
+            for name, result in results.items()
+            if result.error_code not in exists
+        }
+
     async def _create_topics(self, topics: list[CreatableTopic], *, timeout_ms: int) -> dict[str, ErrorCode]:
+        results = await self._ask_to_create(topics, timeout_ms=timeout_ms)
+        return {name: ErrorCode(result.error_code) for name, result in results.items()}
+
+    async def _ask_to_create(self, topics: list[CreatableTopic], *, timeout_ms: int) -> dict[str, CreatableTopicResult]:
         request = CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms)
         try:
             response = await self.ask(request, CreateTopicsResponse)
         except ClientError as error:
             log.info("[controller client] cannot create %s: %s", ", ".join(topic.name for topic in topics), error)
-            return {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in topics}
-        return {result.name: ErrorCode(result.error_code) for result in response.topics}
+            code, reason = ErrorCode.LEADER_NOT_AVAILABLE, f"the controller did not answer: {error}"
+            return {
+                topic.name: CreatableTopicResult(name=topic.name, error_code=code, error_message=reason)
+                for topic in topics
+            }
+        return {result.name: result for result in response.topics}
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ SLICED: dict[int, Shape] = {
     api_named("DescribeGroups").key: Shape("groups", None, "groups"),
     api_named("ConsumerGroupDescribe").key: Shape("group_ids", None, "groups"),
     api_named("ShareGroupDescribe").key: Shape("group_ids", None, "groups"),
+    api_named("StreamsGroupDescribe").key: Shape("group_ids", None, "groups"),
     api_named("DescribeTransactions").key: Shape("transactional_ids", None, "transaction_states"),
     api_named("DeleteGroups").key: Shape("groups_names", None, "results"),
 }

@@ -6,8 +6,10 @@ from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.definition import Password
 from barnabas.base.errors import ConfigError
 from barnabas.base.tls.contexts import TlsSettings, client_context
+from barnabas.base.words import STREAMS_VERSION
 from barnabas.broker.security.connection_rates import RateLimits
 from barnabas.broker.server.connection_quotas import ConnectionLimits
+from barnabas.broker.zookeeper_client.features import ClusterFeatures
 from barnabas.broker.zookeeper_client.session_config import IN_FLIGHT_MAX, SessionConfig
 
 
@@ -83,10 +85,15 @@ def control_listener_name(config: BrokerConfig) -> str:
     return config.control_plane_listener_name or config.inter_broker_listener_name
 
 
-def allows_consumer_protocol(config: BrokerConfig) -> bool:
-    """Whether the settings allow the consumer protocol (KIP-848). Kafka's default excludes it: it applies only if it is set."""
+def allows_protocol(config: BrokerConfig, protocol: str) -> bool:
+    """Whether the settings allow a group protocol. The default has only the classic one: it applies only if it is set."""
     is_set = "group.coordinator.rebalance.protocols" in config.originals
-    return not is_set or "consumer" in config.group_coordinator_rebalance_protocols
+    return not is_set or protocol in config.group_coordinator_rebalance_protocols
+
+
+def serves_streams_groups(features: ClusterFeatures, config: BrokerConfig) -> bool:
+    """Whether streams groups (KIP-1071) are on. It changes when brokers come or go."""
+    return features.level(STREAMS_VERSION) >= 1 and allows_protocol(config, "streams")
 
 
 def buffer_bytes(config: BrokerConfig, setting: str) -> int:

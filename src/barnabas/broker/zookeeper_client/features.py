@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from barnabas.base.errors import Malformed
-from barnabas.base.words import SHARE_VERSION, TRANSACTION_VERSION
+from barnabas.base.words import SHARE_VERSION, STREAMS_VERSION, TRANSACTION_VERSION
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import Get, GetChildren, Operation, ZkCode
 from barnabas.broker.zookeeper_client.session import SessionState, ZooKeeperSession
@@ -29,8 +29,12 @@ ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
     SHARE_VERSION: (0, 2),  # 2: dead-letter topics (KIP-1191)
+    STREAMS_VERSION: (0, 1),
     LINK_VERSION: (0, 1),
 }
+
+#: Kinds of groups that a cluster refuses while a broker does not have the feature.
+_REPORTED: Final = ((SHARE_VERSION, "share groups"), (STREAMS_VERSION, "streams groups"))
 
 
 class ClusterFeatures:
@@ -45,8 +49,8 @@ class ClusterFeatures:
         #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
-        #: Brokers without share groups, as logged last.
-        self._without_share_groups: frozenset[int] = frozenset()
+        #: Brokers without a feature, as logged last.
+        self._without: dict[str, frozenset[int]] = {}
         #: Epoch of each broker's registration when it was last read.
         self._broker_epochs: Mapping[int, int] = {}
         #: Called with the brokers that have registered again since the last look.
@@ -92,7 +96,8 @@ class ClusterFeatures:
             levels = common_levels(list(announced.values()))
             if levels != self._levels:
                 log.info("[features] every broker has: %s", levels or "none")
-            self._report_share_groups({broker for broker in announced if SHARE_VERSION not in announced[broker]})
+            for feature, what in _REPORTED:
+                self._report(feature, what, {broker for broker in announced if feature not in announced[broker]})
             self._levels, self.epoch = levels, epoch
             before = self._broker_epochs
             now = {int(name): result.stat.czxid for name, result in zip(names, results, strict=True) if result.stat}
@@ -102,20 +107,21 @@ class ClusterFeatures:
                 self.on_returned(returned)
         return True
 
-    def _report_share_groups(self, without: Collection[int]) -> None:
-        """Log it when share groups go off or on: librdkafka does not report the refusals to its user."""
-        if without == self._without_share_groups:
+    def _report(self, feature: str, what: str, without: Collection[int]) -> None:
+        """Log it when a kind of groups goes off or on: librdkafka does not report the refusals to its user."""
+        if without == self._without.get(feature, frozenset()):
             return
-        self._without_share_groups = frozenset(without)
+        self._without[feature] = frozenset(without)
         if without:
             log.warning(
-                "[features] share groups are off, and their requests are refused with UNSUPPORTED_VERSION: these brokers do "
+                "[features] %s are off, and their requests are refused with UNSUPPORTED_VERSION: these brokers do "
                 "not have %s: %s; replace them by brokers of this release",
-                SHARE_VERSION,
+                what,
+                feature,
                 ", ".join(map(str, sorted(without))),
             )
         else:
-            log.info("[features] share groups are on again: every broker has %s", SHARE_VERSION)
+            log.info("[features] %s are on again: every broker has %s", what, feature)
 
 
 def _announced(broker_id: int, data: bytes | None) -> Mapping[str, tuple[int, int]]:

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
+#: Most rows and bytes of a group: a group is in memory, several times.
 ROWS: Final = 5_000
+GROUP_BYTES: Final = 16 * 1024 * 1024
 
 
 def convert(lines: BinaryIO, out: BinaryIO) -> None:
@@ -36,6 +38,7 @@ def convert(lines: BinaryIO, out: BinaryIO) -> None:
 
 def _groups(lines: BinaryIO) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
+    size = 0
     for line in lines:
         row = json.loads(line)
         for name in ("key", "value"):
@@ -43,9 +46,10 @@ def _groups(lines: BinaryIO) -> Iterator[list[dict[str, Any]]]:
             row[f"{name}_text"] = _text(row[f"{name}_text"])
         row["headers"] = [{"name": _text(name), "value": _bytes(value)} for name, value in row["headers"]]
         rows.append(row)
-        if len(rows) == ROWS:
+        size += len(line)
+        if len(rows) == ROWS or size >= GROUP_BYTES:
             yield rows
-            rows = []
+            rows, size = [], 0
     if rows:
         yield rows
 

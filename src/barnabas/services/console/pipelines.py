@@ -1,5 +1,6 @@
 """Spark queries that report their progress (`barnabas.spark.report`), and their dead letters."""
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -18,6 +19,9 @@ from barnabas.services.registry.values import json_values
 
 #: Reports to read for the charts: the last minute of ten queries.
 _REPORTS_MAX: Final = 500
+#: Most bytes of a report, and of all of them: an honest one has about two kilobytes.
+_REPORT_BYTES_MAX: Final = 64 * 1024
+_REPORTS_BYTES_MAX: Final = 2 * 1024 * 1024
 _HISTORY_MAX: Final = 60
 _DEAD_LETTER_TOPICS_MAX: Final = 20
 #: An idle query reports every ten seconds.
@@ -29,7 +33,8 @@ _HISTORY: Final = ("rows_per_second", "batch_ms", "lag")
 async def pipelines(call: Call) -> dict[str, Any]:
     cluster = call.cluster
     reports = await cluster.kept("pipelines", 0.9, lambda: _reports(cluster))
-    queries = queries_of(reports, now_ms=int(time.time() * 1000))
+    # Any client may write to the topic, as much as it likes.
+    queries = await asyncio.to_thread(queries_of, reports, now_ms=int(time.time() * 1000))
     letters = list(dict.fromkeys(topic for query in queries for topic in query["dead_letters"]))
     return {
         "topic": PIPELINES_TOPIC,
@@ -48,9 +53,14 @@ async def _reports(cluster: ConsoleCluster) -> Sequence[Read]:
 
 def queries_of(reports: Iterable[Read], *, now_ms: int) -> list[dict[str, Any]]:
     """Return the last report of each query, with the figures of its earlier batches. Any client may write to the topic: records
-    that are not reports are skipped."""
+    that are not reports, or too large for one, are skipped, and so are the oldest if all together are too large."""
     queries: dict[bytes, dict[str, Any]] = {}
+    size = 0
     for _, record in reports:
+        bytes_here = len(record.key or b"") + len(record.value or b"")
+        if bytes_here > _REPORT_BYTES_MAX or size + bytes_here > _REPORTS_BYTES_MAX:
+            continue
+        size += bytes_here
         report = _report(record.value)
         if report is None or record.key is None:
             continue

@@ -145,7 +145,8 @@ class Registered:
             raise Undecodable(str(error)) from None
         reader = self._readers.get(number)
         if reader is None:
-            why = self._trouble[number][1] if number in self._trouble else "it was not asked for"
+            # The loop may clear the troubles at any time: this runs on a thread.
+            _, why = self._trouble.get(number, (0.0, "it was not asked for"))
             raise Undecodable(f"schema {number}: {why}")
         try:
             kind, value = reader(payload)

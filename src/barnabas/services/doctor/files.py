@@ -19,6 +19,7 @@ from barnabas.base.config.listeners import Listener
 from barnabas.base.config.usage import broker_notices
 from barnabas.base.errors import ConfigError
 from barnabas.base.hosts import address, is_loopback
+from barnabas.broker.zookeeper_client.ensemble import members_of
 from barnabas.services.doctor.finding import Finding, Severity, count, some
 from barnabas.services.doctor.free_space import free_space, nearly_full, short_lived
 
@@ -73,7 +74,7 @@ def look(config: BrokerConfig) -> HostFacts:
         reason = _why_unreachable(advertised, config.listener(advertised.name))
         if reason is not None:
             unreachable[address(advertised.host, advertised.port)] = reason
-    for host, port in zookeeper_hosts(config.zookeeper_connect):
+    for host, port in members_of(config.zookeeper_connect):
         reason = _probe(host, port)
         if reason is not None:
             unreachable[address(host, port)] = reason
@@ -128,17 +129,6 @@ def _probe(host: str, port: int) -> str | None:
     except OSError as error:
         return os.strerror(error.errno) if error.errno else str(error)
     return None
-
-
-def zookeeper_hosts(connect: str) -> list[tuple[str, int]]:
-    hosts: list[tuple[str, int]] = []
-    for entry in connect.partition("/")[0].split(","):
-        host, colon, port = entry.strip().rpartition(":")
-        if colon and port.isdigit():
-            hosts.append((host.strip("[]"), int(port)))
-        elif entry.strip():
-            hosts.append((entry.strip(), 2181))
-    return hosts
 
 
 # -- judging ------------------------------------------------------------------------------------------------------------
@@ -301,7 +291,7 @@ def _addresses(file: str, config: BrokerConfig, facts: HostFacts, brokers: int |
             message = f"advertised.listeners names {listener}: other machines would connect to themselves"
             advice = "advertise this machine's name, unless all brokers and clients run on this one"
             findings.append(Finding(Severity.NOTE, "advertised-listener-loopback", file, message, advice))
-    hosts = zookeeper_hosts(config.zookeeper_connect)
+    hosts = members_of(config.zookeeper_connect)
     reasons = {each: why for host, port in hosts if (why := facts.unreachable.get(each := address(host, port)))}
     if reasons:
         message = "zookeeper.connect: " + some(f"{address} ({reason})" for address, reason in reasons.items())

@@ -6,7 +6,7 @@ Any question may stay unanswered: then the view says so, and the other questions
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -22,7 +22,7 @@ from barnabas.base.words import (
     ConfigSource,
 )
 from barnabas.client.admin.client_metrics import pushing_clients
-from barnabas.client.admin.configs import describe_configs
+from barnabas.client.admin.configs import Resource, describe_configs
 from barnabas.client.admin.groups import REBALANCING, committed_offsets, list_groups
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.admin.tokens import describe_tokens
@@ -40,6 +40,7 @@ from barnabas.services.doctor.view import (
     DirView,
     GroupPosition,
     Limits,
+    MemberView,
     NeighbourView,
     TierView,
     TokenView,
@@ -66,6 +67,14 @@ TOPICS_AT_ONCE: Final = 200
 ONE_BY_ONE_MAX: Final = 200
 #: A broker reports after at most five seconds that ZooKeeper is unreachable.
 ZOOKEEPER_TIMEOUT_MS: Final = 8_000
+#: Errors for things that do not exist (any more).
+_GONE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
 #: A clock is compared only if the answer came within this time.
 COMPARABLE_MS: Final = 1_000
 _GIVEN: Final = (ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
@@ -173,7 +182,7 @@ class Looker:
             self._answer(f"controller {about}", self._controller_id(broker_id)),
             self._answer(f"other brokers, as seen by broker {broker_id}", self._neighbours(broker_id, connection)),
         )
-        clock_ahead_ms, neighbours, strangers = seen or (None, {}, {})
+        clock_ahead_ms, neighbours, strangers, members = seen or (None, {}, {}, {})
         settings, given, confusion = described or ({}, frozenset(), "")
         return broker_id, BrokerView(
             versions={key: (low, high) for key, (low, high) in connection.versions.apis.items()},
@@ -190,6 +199,7 @@ class Looker:
             clock_ahead_ms=clock_ahead_ms,
             neighbours=neighbours,
             strangers=strangers,
+            members=members,
         )
 
     async def _log_dirs(self, broker_id: int) -> tuple[DirView, ...]:
@@ -221,11 +231,11 @@ class Looker:
 
     async def _neighbours(
         self, broker_id: int, connection: Connection
-    ) -> tuple[int | None, dict[int, NeighbourView], dict[int, int | None]]:
-        """Return by how much the broker's clock is ahead of ours, the brokers that it reports to, and those that report to it
-        although they are not in the cluster. Only barnabas has this API."""
+    ) -> tuple[int | None, dict[int, NeighbourView], dict[int, int | None], dict[str, MemberView]]:
+        """Return by how much the broker's clock is ahead of ours, the brokers that it reports to, those that report to it
+        although they are not in the cluster, and ZooKeeper's members. Only barnabas has this API."""
         if DescribeNeighboursRequest.API_KEY not in connection.versions.apis:
-            return None, {}, {}
+            return None, {}, {}, {}
         asked_ms, asked_s = time.time_ns() // 1_000_000, time.monotonic()
         answer = await self._cluster.ask(broker_id, DescribeNeighboursRequest(), DescribeNeighboursResponse)
         took_ms = round((time.monotonic() - asked_s) * 1000)
@@ -243,7 +253,13 @@ class Looker:
             each.broker_id: None if each.zookeeper_away_ms < 0 else each.zookeeper_away_ms for each in answer.strangers
         }
         ahead_ms = answer.now_ms - asked_ms - took_ms // 2 if took_ms < COMPARABLE_MS else None
-        return ahead_ms, neighbours, strangers
+        members = {
+            each.address: MemberView(
+                None if each.failing_ms < 0 else each.failing_ms, each.reason, each.is_up, each.is_behind
+            )
+            for each in answer.zookeeper_members
+        }
+        return ahead_ms, neighbours, strangers, members
 
     async def _zookeeper_of(self, broker_id: int) -> tuple[str, float]:
         """Send a request that needs ZooKeeper (for a user that does not exist). Return the error, and the time that it took."""
@@ -270,12 +286,28 @@ class Looker:
 
     async def _topic_settings(self) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = {}
+        refused: dict[Resource, BrokerRefused] = {}
         topics = list(self._image.topics)
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             asked = [(ConfigResourceType.TOPIC, topic) for topic in topics[start : start + TOPICS_AT_ONCE]]
-            for (_, topic), entries in (await describe_configs(self._cluster, asked)).items():
+            for (_, topic), entries in (await describe_configs(self._cluster, asked, refused=refused)).items():
                 found[topic] = {entry.name: entry.value for entry in entries if entry.value is not None}
+        self._note_refusals("settings of topic", {name: error for (_, name), error in refused.items()})
         return found
+
+    def _note_refusals(self, what: str, refused: Mapping[str, BrokerRefused]) -> None:
+        """Note which things were refused. Things that do not exist were deleted since the list was made."""
+        there = {name: error for name, error in refused.items() if error.code not in _GONE}
+        if there:
+            name, error = next(iter(there.items()))
+            others = f" and {len(there) - 1} more" if len(there) > 1 else ""
+            self._refused.append(f"{what} {name}{others} ({error})")
+
+    def _first(self, what: str, found: Sequence[T]) -> Sequence[T]:
+        """Return those that are asked one by one, and note that there are more."""
+        if len(found) > ONE_BY_ONE_MAX:
+            self._refused.append(f"{what} beyond the first {ONE_BY_ONE_MAX} of {len(found)}")
+        return found[:ONE_BY_ONE_MAX]
 
     async def _newest(self) -> dict[TopicPartition, int]:
         partitions = [
@@ -298,10 +330,14 @@ class Looker:
         if self._unreachable:
             return ()  # each broker knows its own: a partial list would look complete
         found = []
-        for listed in (await list_transactions(self._cluster, states=["Ongoing", "PrepareAbort", "PrepareCommit"]))[
-            :ONE_BY_ONE_MAX
-        ]:
-            _, state = await describe_transaction(self._cluster, listed.transactional_id)
+        refused: dict[str, BrokerRefused] = {}
+        states = ["Ongoing", "PrepareAbort", "PrepareCommit"]
+        for listed in self._first("transactions", await list_transactions(self._cluster, states=states)):
+            try:
+                _, state = await describe_transaction(self._cluster, listed.transactional_id)
+            except BrokerRefused as error:
+                refused[listed.transactional_id] = error
+                continue
             partitions = tuple(TopicPartition(t.topic, index) for t in state.topics for index in t.partitions)
             found.append(
                 TransactionView(
@@ -312,6 +348,7 @@ class Looker:
                     partitions,
                 )
             )
+        self._note_refusals("transaction", refused)
         return tuple(found)
 
     async def _groups(self) -> tuple[Mapping[str, str], tuple[GroupPosition, ...]]:
@@ -329,10 +366,17 @@ class Looker:
                 if group.group_id in unsettled and group.state in REBALANCING
             }
         committed: dict[tuple[str, TopicPartition], int] = {}
-        for group in listed[:ONE_BY_ONE_MAX]:
-            for partition, offset in (await committed_offsets(self._cluster, group.group_id)).items():
+        refused: dict[str, BrokerRefused] = {}
+        for group in self._first("groups", listed):
+            try:
+                positions = await committed_offsets(self._cluster, group.group_id)
+            except BrokerRefused as error:
+                refused[group.group_id] = error
+                continue
+            for partition, offset in positions.items():
                 if self._is_led(partition):
                     committed[group.group_id, partition] = offset.offset
+        self._note_refusals("positions of group", refused)
         partitions = list(dict.fromkeys(partition for _, partition in committed))
         starts = await self._offsets(partitions, EARLIEST)
         ends = await self._offsets(partitions, LATEST)

@@ -71,6 +71,18 @@ class NeighbourView:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member of ZooKeeper's ensemble, as a broker sees it."""
+
+    #: For how long it has not served; None if it does.
+    failing_ms: int | None = None
+    reason: str = ""
+    #: Whether its port answers.
+    is_up: bool = True
+    is_behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerView:
     """The state that one broker reports."""
 
@@ -102,6 +114,8 @@ class BrokerView:
     #: Brokers that run and report to this one, but are not in the cluster: for how long they had no connection to ZooKeeper,
     #: None if they had one.
     strangers: Mapping[int, int | None] = field(default_factory=dict)
+    #: By address; empty if ZooKeeper is a single server.
+    members: Mapping[str, MemberView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from typing import Final
 from barnabas.base.errors import BarnabasError
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.ensemble import members_of
 from barnabas.broker.zookeeper_client.open_znodes import find_open
 from barnabas.broker.zookeeper_client.operations import Get, Operation, Result, ZkCode
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.broker.zookeeper_client.zk_errors import ZkError
 from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, ControllerRegistration
-from barnabas.services.doctor.files import zookeeper_hosts
 from barnabas.services.doctor.view import ZooKeeperView
 
 CONNECT_TIMEOUT_MS: Final = 2_000
@@ -89,7 +89,7 @@ async def _why_unreachable(address: str) -> str | None:
     """Fail at once if the port is closed: a session would go on trying."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-            _, writer = await asyncio.open_connection(*zookeeper_hosts(address)[0])
+            _, writer = await asyncio.open_connection(*members_of(address)[0])
     except TimeoutError:
         return f"{address}: no answer within {CONNECT_TIMEOUT_MS} ms"
     except OSError as error:
@@ -102,7 +102,7 @@ async def _monitor(hosts: str) -> dict[str, str]:
     """Return `mntr` of the first server; empty if its whitelist lacks the command."""
     answer = b""
     with contextlib.suppress(OSError, ZkError):
-        reader, writer = await asyncio.open_connection(*zookeeper_hosts(hosts)[0])
+        reader, writer = await asyncio.open_connection(*members_of(hosts)[0])
         try:
             writer.write(b"mntr")
             answer = await reader.read(1 << 20)

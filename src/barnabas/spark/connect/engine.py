@@ -18,6 +18,9 @@ from barnabas.spark.connect.classes import CLASSES
 from barnabas.spark.connect.connector import Connector, Worker, refuse, validated
 from barnabas.spark.connect.conversion import Conversion
 from barnabas.spark.connect.sink_batch import Batches, Letters
+from barnabas.spark.connect.source_flow import Flow, SourcePart, Tolerance, to_topics, topics_of
+from barnabas.spark.pipelines.sinks import make_topic
+from barnabas.spark.pipelines.sinks import topic as topic_sink
 from barnabas.spark.pipelines.sources import topic as topic_source
 from barnabas.spark.python_command import set_python
 
@@ -84,7 +87,8 @@ class Engine:
         connector = self.resolved(described)
         if connector.of.kind == "sink":
             return [self._start_sink(connector, once=once)]
-        return list(connector.of.make(connector).start(self, connector, once=once))
+        part: SourcePart = connector.of.make(connector)
+        return [self._start_flow(connector, flow, once=once) for flow in part.flows()]
 
     def resolved(self, described: files.Described) -> Connector:
         """Return the connector with its secrets. :raises ConnectorRefused: with all problems of its file."""
@@ -132,6 +136,29 @@ class Engine:
         writer = source.stream(self.spark).writeStream.foreachBatch(batches).queryName(connector.name)
         writer = writer.option("checkpointLocation", str(self.checkpoint(connector.name)))
         return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")).start()
+
+    def _start_flow(self, connector: Connector, flow: Flow, *, once: bool) -> "StreamingQuery":
+        o = connector.options
+        conversion = conversion_of(connector)
+        producer = dict(self.worker.client) | connector.clients("producer")
+        options = {f"kafka.{name}": value for name, value in producer.items()}
+        if (partitions := o["topic.creation.default.partitions"]) is not None:
+            for topic in topics_of(conversion, flow.topics):
+                make_topic(
+                    topic,
+                    {"bootstrap.servers": self.worker.bootstrap, **producer},
+                    partitions,
+                    o["topic.creation.default.replication.factor"],
+                )
+        tolerance = Tolerance(connector.name, connector.tolerates, o["errors.log.enable"])
+        records = to_topics(flow.source.stream(self.spark), flow.records, conversion, tolerance)
+        name = f"{connector.name}:{flow.name}"
+        checkpoint = self.checkpoint(connector.name) / quote(flow.name, safe="")
+        sink = topic_sink(bootstrap=self.worker.bootstrap, options=options)
+        writer = sink.writer(records, checkpoint=str(checkpoint), query_name=name)
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{flow.poll_ms} milliseconds").start()
 
     def letters(self, connector: Connector) -> Letters:
         o = connector.options

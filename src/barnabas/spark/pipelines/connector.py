@@ -34,6 +34,7 @@ _FORMATS: Final = (
     ("barnabas.spark.pipelines.sinks.iceberg_table", "IcebergSource"),
     ("barnabas.spark.pipelines.sources.sql_query", "SqlSource"),
     ("barnabas.spark.pipelines.sources.postgres_changes", "PostgresChangesSource"),
+    ("barnabas.spark.pipelines.sources.postgres_log", "PostgresLogSource"),
     ("barnabas.spark.pipelines.sources.generator", "SyntheticSource"),
 )
 #: The module that Spark Connect runs for a function of `foreachBatch`.

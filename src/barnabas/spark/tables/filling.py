@@ -103,7 +103,7 @@ def plan(
 ) -> Plan:
     """Plan the next batch; it ends before the offsets `until`."""
     partitions = _partitions(table, lookup)
-    _require_own_rows(table, place)
+    _require_own_rows(table, place, partitions)
     marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in partitions}
     earliest = lookup.earliest(partitions)
     starts = {each: earliest[each] if marks[each] == NOWHERE else marks[each] for each in partitions}
@@ -127,9 +127,10 @@ def plan(
     return Plan(marks, starts, {each: end for each, end in ends.items() if end > starts[each]}, latest)
 
 
-def _require_own_rows(table: Definition, place: Place) -> None:
+def _require_own_rows(table: Definition, place: Place, partitions: Collection[TopicPartition]) -> None:
     """Check that the offsets that the table remembers are those of the rows that it has."""
-    if place.columns() is None:
+    columns = place.columns()
+    if columns is None:
         return
     source, began_with = place.known(SOURCE_MARK), place.known(VERSION_MARK)
     if source is not None and source != table.source:
@@ -138,6 +139,16 @@ def _require_own_rows(table: Definition, place: Place) -> None:
             f"with the id {table.topic_id or '-'} (source {table.source:012x}). Records of both would be mixed in it. Add the "
             f"table with another --to; or empty it and fill it from this topic: `barnabas tables rebuild {table.name}`"
         )
+    has_offsets = {PARTITION, OFFSET} <= {*columns.names}
+    if source is None and has_offsets and all(place.known(table.mark(each.partition)) is None for each in partitions):
+        count = place.facts().rows
+        if count:
+            raise TableStopped(
+                f"the table at {table.where} has {count} rows of a topic, but does not remember their offsets: it is a clone "
+                "or another copy of rows alone, or another program has written them. To fill it would write rows "
+                "a second time. Add the table with another --to; or empty it and fill it again: "
+                f"`barnabas tables rebuild {table.name}`"
+            )
     if began_with is not None and (what := place.set_back_since(began_with)) is not None:
         known = ", ".join(f"{part} to {at}" for part, at in sorted(_remembered(table, place).items()))
         raise TableStopped(
@@ -320,7 +331,7 @@ class _Batch:
         self._known_bad: dict[int, set[int]] = {}
         if table.on_error == "keep":
             place = place_of(table.errors())
-            _require_own_rows(table.errors(), place)
+            _require_own_rows(table.errors(), place, planned.latest)
             self._errors_version = place.version()
             self._error_marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in planned.ends}
             starts, marks = planned.starts, self._error_marks

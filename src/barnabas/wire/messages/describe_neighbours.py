@@ -1,4 +1,5 @@
-"""DescribeNeighbours, API key 10007. Ours alone. The brokers that the answering broker reaches, and those that it does not."""
+"""DescribeNeighbours, API key 10007. Ours alone. The brokers that the answering broker reaches, and those that it does not;
+also the members of ZooKeeper's ensemble."""
 
 from typing import ClassVar
 
@@ -38,6 +39,20 @@ class DescribedStranger(Message):
     zookeeper_away_ms: int = wire("int64", "0+", default=-1)
 
 
+class DescribedMember(Message):
+    """A member of ZooKeeper's ensemble."""
+
+    #: `host:port`, as in `zookeeper.connect`.
+    address: str = wire("string", "0+")
+    #: Since when it does not serve; -1 if it does.
+    failing_ms: int = wire("int64", "0+", default=-1)
+    reason: str = wire("string", "0+")
+    #: Whether its port answers.
+    is_up: bool = wire("bool", "0+", default=True)
+    #: Whether it lacks transactions that another member has.
+    is_behind: bool = wire("bool", "0+")
+
+
 class DescribeNeighboursResponse(ApiMessage):
     API_KEY: ClassVar[int] = 10007
     MIN_VERSION: ClassVar[int] = 0
@@ -55,3 +70,5 @@ class DescribeNeighboursResponse(ApiMessage):
     zookeeper_away_ms: int = wire("int64", "0+", default=-1)
     neighbours: list[DescribedNeighbour] = array(DescribedNeighbour, "0+")
     strangers: list[DescribedStranger] = array(DescribedStranger, "0+")
+    #: Empty if `zookeeper.connect` names one server only.
+    zookeeper_members: list[DescribedMember] = array(DescribedMember, "0+")

@@ -5,7 +5,7 @@ from typing import get_type_hints
 import pytest
 
 from barnabas.base.config.broker import BrokerConfig
-from barnabas.base.config.describe import describe_group
+from barnabas.base.config.describe import Shown, describe_group
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.config.group_config import (
     GROUP_SETTINGS,
@@ -85,7 +85,15 @@ def test_session_must_be_longer_than_the_heartbeat_interval() -> None:
 
 def test_unknown_name_is_refused_with_the_nearest_one() -> None:
     assert "did you mean share.isolation.level?" in refused(broker(), share_isolation_levl="read_committed")
-    assert "streams groups are not served" in refused(broker(), streams_session_timeout_ms="45000")
+    assert "did you mean streams.session.timeout.ms?" in refused(broker(), streams_session_timout_ms="45000")
+
+
+def test_settings_of_streams_groups_have_the_bounds_of_kafka() -> None:
+    assert "(2)" in refused(broker(), streams_num_standby_replicas="3")
+    assert "group.streams.max.assignment.interval.ms" in refused(broker(), streams_assignment_interval_ms="15001")
+    validate_group_config(broker(), {"streams.initial.rebalance.delay.ms": "3600000"})
+    values, corrected = group_config(broker(), {"streams.num.standby.replicas": "9"})
+    assert (values.streams_num_standby_replicas, len(corrected)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ def test_setting_that_cannot_be_used_does_not_take_the_others_with_it() -> None:
 def test_description_names_the_source_of_each_value() -> None:
     config = dynamic(group_share_delivery_count_limit="3")
     own = {"share.isolation.level": "read_committed"}
-    entries = {each.name: each for each in describe_group(config, own, include_synonyms=True)}
+    entries = {each.name: each for each in describe_group(config, own, Shown(synonyms=True))}
     assert set(entries) == set(GROUP_SETTINGS)
     isolation, limit, reset = (
         entries[name] for name in ("share.isolation.level", "share.delivery.count.limit", "share.auto.offset.reset")

@@ -18,7 +18,7 @@ from barnabas.base.config.catalog import (
     UNIT_SYNONYMS,
 )
 from barnabas.base.config.definition import Password, Setting, ValueType, attribute_name
-from barnabas.base.config.definitions import extra, share, share_coordinator
+from barnabas.base.config.definitions import extra, share, share_coordinator, streams
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.config.settings import BrokerSettings
 from barnabas.base.config.topic import log_config
@@ -53,6 +53,23 @@ SHARE = {
     "group.share.record.lock.duration.ms": ("30000", "[1000,...,3600000]"),
     "group.share.session.timeout.ms": ("45000", "[1,...]"),
 }
+#: Settings of streams groups, as Kafka 4.3 has them.
+STREAMS = {
+    "group.streams.assignment.interval.ms": ("1000", "[0,...]"),
+    "group.streams.heartbeat.interval.ms": ("5000", "[1,...]"),
+    "group.streams.initial.rebalance.delay.ms": ("3000", "[0,...]"),
+    "group.streams.max.assignment.interval.ms": ("15000", "[0,...]"),
+    "group.streams.max.heartbeat.interval.ms": ("15000", "[1,...]"),
+    "group.streams.max.session.timeout.ms": ("60000", "[1,...]"),
+    "group.streams.max.size": ("2147483647", "[1,...]"),
+    "group.streams.max.standby.replicas": ("2", "[0,...]"),
+    "group.streams.min.assignment.interval.ms": ("0", "[0,...]"),
+    "group.streams.min.heartbeat.interval.ms": ("5000", "[1,...]"),
+    "group.streams.min.session.timeout.ms": ("45000", "[1,...]"),
+    "group.streams.num.standby.replicas": ("0", "[0,...]"),
+    "group.streams.session.timeout.ms": ("45000", "[1,...]"),
+}
+EXTRA_NAMES |= STREAMS.keys()
 #: Settings of the preview that Kafka 4 does not have.
 SHARE_PREVIEW = {"group.share.enable", "group.share.max.groups"}
 
@@ -107,6 +124,10 @@ def test_settings_of_share_groups_are_those_of_kafka_4() -> None:
     assert {name: facts for name, facts in ours.items() if name not in SHARE_PREVIEW} == SHARE
 
 
+def test_settings_of_streams_groups_are_those_of_kafka_4() -> None:
+    assert {each.name: (each.format(each.default), str(each.validator)) for each in streams.SETTINGS} == STREAMS
+
+
 @pytest.mark.parametrize("kind", TABLES)
 def test_types_defaults_and_importance_are_kafkas(kind: str) -> None:
     ours = {
@@ -137,6 +158,8 @@ def test_update_modes_are_kafkas() -> None:
 @pytest.mark.parametrize("kind", TABLES)
 def test_valid_values_are_kafkas(kind: str) -> None:
     for fact in of_3_9(kind):
+        if fact["name"] == "group.coordinator.rebalance.protocols":
+            fact = {**fact, "valid": "[consumer, classic, share, streams, unknown]"}  # as Kafka 4
         if "valid" in fact:
             assert str(TABLES[kind][fact["name"]].validator) == fact["valid"], fact["name"]
 

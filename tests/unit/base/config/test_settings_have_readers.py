@@ -28,11 +28,12 @@ FOLDED: Final = {
     "message.timestamp.difference.max.ms": "message.timestamp.before.max.ms",
 }
 #: Settings that only bound the other setting, of a broker and of a group.
-BOUNDS: Final = {
+BOUNDS = {
     ".".join(("group", kind, end, *what)): ".".join(("group", kind, *what))
     for end in ("min", "max")
     for _, kind, *what in (each.server_default.split(".") for each in GROUP_SETTINGS.values() if each.server_default)
 }
+BOUNDS["group.streams.max.standby.replicas"] = "group.streams.num.standby.replicas"
 #: Attributes computed from several settings, for the topics' defaults and the checks at the start.
 RESOLVED_FOR_TOPICS: Final = {
     "log_roll_ms",

@@ -48,7 +48,10 @@ async def test_every_metric_is_on_the_page_and_every_metric_of_the_page_is_offer
         "remote.log.storage.system.enable": "true",
         "barnabas.remote.storage.url": f"file://{tmp_path}/tier",
     }
-    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path / "logs", METRICS | tiered) as broker:
+    # Nothing is sent there: no client pushes metrics.
+    forwarding = {"barnabas.client.metrics.otlp.endpoint": "http://127.0.0.1:9"}
+    settings = METRICS | tiered | forwarding
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path / "logs", settings) as broker:
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
         await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
         # Made when they are first needed.

@@ -11,6 +11,7 @@ from barnabas.base.metrics.registry import Registry
 from barnabas.base.topics import GROUP_METADATA_TOPIC
 from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.api.find_coordinator import FindCoordinatorApi, KeyType
+from barnabas.broker.groups.streams_topics import InternalTopic
 from barnabas.broker.parts import groups as group_parts
 from barnabas.broker.security.principal import ANONYMOUS, Principal
 from barnabas.broker.server.call import Call
@@ -108,7 +109,11 @@ class FakeBroker:
             auto_create=unused,
             authorizer=self.rules,
             share_groups_on=lambda: self.share_groups_on,
+            streams_groups_on=lambda: self.streams_groups_on,
         )
+        self.streams_groups_on = True
+        #: Reasons of the controller not to create topics, by name.
+        self.creation_errors: dict[str, str] = {}
         self.share_groups_on = True
         self.persister = MemoryPersister()
         #: Ends of partitions, or why they are not known.
@@ -133,6 +138,7 @@ class FakeBroker:
             verify_transaction=self._verify,
             share_persister=self.persister,
             find_ends=self._find_ends,
+            create_topics=self._create_topics,
         )
         self.coordinator = parts.coordinator
         families = [
@@ -142,6 +148,12 @@ class FakeBroker:
         self.handlers: dict[int, ApiHandler] = {
             each.api_key: each for family in families for each in handlers_of(family)
         }
+
+    async def _create_topics(self, topics: Collection[InternalTopic]) -> Mapping[str, str]:
+        for each in topics:
+            if each.name not in self.creation_errors:
+                self.created.append((each.name, each.partitions, each.replication_factor, dict(each.settings)))
+        return {each.name: self.creation_errors[each.name] for each in topics if each.name in self.creation_errors}
 
     async def _count_partitions(self, topic: str) -> int:
         return self.metadata.partition_count(topic)

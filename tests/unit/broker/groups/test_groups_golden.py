@@ -123,8 +123,8 @@ def test_records_of_share_groups_in_the_preview_of_kafka_39_are_skipped() -> Non
 
 
 def test_unknown_record_types_are_skipped_and_garbage_is_not() -> None:
-    streams_group_key = (17).to_bytes(2, "big") + b"\x00\x01g"
-    assert records.decode(KeyValue(streams_group_key, b"")) is None
+    of_a_preview = (18).to_bytes(2, "big") + b"\x00\x01g"
+    assert records.decode(KeyValue(of_a_preview, b"")) is None
     with pytest.raises(Malformed):
         records.decode(KeyValue(b"\x00", None))
     with pytest.raises(Malformed):

@@ -1,6 +1,7 @@
 """Stores that change under a broker's listeners, and passwords among its dynamic settings."""
 
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,16 @@ def test_trust_store_that_changed_lets_others_in(tmp_path: Path) -> None:
     listener.certificates.reload(listener.config)
     (context,) = listener.contexts
     shake_hands(context, stranger)
+
+
+def test_end_of_a_certificate_is_that_of_the_served_one_not_of_the_file(tmp_path: Path) -> None:
+    listener = Listener(tmp_path)
+    (before,) = dict(listener.certificates.ends()).values()
+    (tmp_path / "broker.pem").write_text(listener.authority.issue("broker", ["localhost"], days=1))
+    assert dict(listener.certificates.ends()) == {"CLIENT": before}
+    listener.certificates.reload(listener.config)
+    (after,) = dict(listener.certificates.ends()).values()
+    assert 0 < after - time.time() < 2 * 86_400 < before - time.time()
 
 
 def test_names_must_stay_unless_the_settings_let_them_go(tmp_path: Path) -> None:

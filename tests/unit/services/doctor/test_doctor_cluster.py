@@ -2,19 +2,24 @@
 
 import asyncio
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import barnabas
 from barnabas.base.ids import TopicPartition
+from barnabas.client.admin.topics import NewTopic, create_topics
+from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
+from barnabas.services.doctor import look
 from barnabas.services.doctor.checks import examine
 from barnabas.services.doctor.cluster import check_cluster
 from barnabas.services.doctor.finding import Finding, Severity, in_order
-from barnabas.services.doctor.view import BrokerView, ClusterView, DirView, TokenView, ZooKeeperView
+from barnabas.services.doctor.view import BrokerView, ClusterView, DirView, Limits, TokenView, ZooKeeperView
 from barnabas.testing.cluster import Cluster as RealCluster
 
 GIB = 1 << 30
@@ -86,17 +91,20 @@ def test_differing_versions_are_reported_with_their_brokers() -> None:
     assert "1, 2 | 3" in found(view)["versions-differ"].message
 
 
-def test_refused_share_groups_are_reported_with_the_brokers_that_lack_them() -> None:
-    shared = frozenset({"share.version"})
-    ours = replace(HEALTHY, is_ours=True, features=shared, finalized=shared)
+@pytest.mark.parametrize(
+    ("name", "feature"), [("share-groups-refused", "share.version"), ("streams-groups-refused", "streams.version")]
+)
+def test_refused_groups_are_reported_with_the_brokers_that_lack_them(name: str, feature: str) -> None:
+    known = frozenset({feature})
+    ours = replace(HEALTHY, is_ours=True, features=known, finalized=known)
     whole = replace(healthy(), brokers=dict.fromkeys(BROKERS, ours))
-    assert "share-groups-refused" not in found(whole)
+    assert name not in found(whole)
     off = replace(ours, finalized=frozenset())
     mixed = replace(whole, brokers={1: off, 2: off, 3: HEALTHY})
-    assert "(not on: 3)" in found(mixed)["share-groups-refused"].message
+    assert "(not on: 3)" in found(mixed)[name].message
     silent = replace(whole, brokers={1: off, 2: off}, unreachable={3: "refused"})
-    assert "(no answer from: 3)" in found(silent)["share-groups-refused"].message
-    assert "share-groups-refused" not in found(healthy()), "Apache Kafka alone does not have them either"
+    assert "(no answer from: 3)" in found(silent)[name].message
+    assert name not in found(healthy()), "Apache Kafka alone does not have them either"
 
 
 def test_partition_without_a_leader_is_an_error_that_names_the_missing_broker() -> None:
@@ -190,10 +198,40 @@ def test_internal_topic_that_needs_more_brokers_than_there_are_is_an_error() -> 
     )
 
 
-def test_internal_topics_of_one_broker_with_kafkas_default_factor_are_found_on_a_real_cluster() -> None:
+@pytest.fixture(scope="module")
+def one_broker() -> Iterator[RealCluster]:
     with RealCluster(brokers=1, config={"offsets.topic.replication.factor": "3"}) as cluster:
-        report = asyncio.run(check_cluster(client_config(cluster.bootstrap)))
+        yield cluster
+
+
+def test_internal_topics_of_one_broker_with_kafkas_default_factor_are_found_on_a_real_cluster(
+    one_broker: RealCluster,
+) -> None:
+    report = asyncio.run(check_cluster(client_config(one_broker.bootstrap)))
     assert "internal-topic-impossible" in {finding.check for finding in report.findings}
+
+
+def test_things_that_are_gone_since_the_list_was_made_hide_nothing_and_cut_lists_are_noted(
+    one_broker: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = [SimpleNamespace(transactional_id=f"ended-{number}") for number in range(3)]
+
+    async def listed(*given: object, **options: object) -> list[SimpleNamespace]:
+        return ended
+
+    monkeypatch.setattr(look, "list_transactions", listed)
+    monkeypatch.setattr(look, "ONE_BY_ONE_MAX", 2)
+
+    async def seen() -> ClusterView:
+        async with AsyncClient(client_config(one_broker.bootstrap)) as client:
+            await create_topics(client, [NewTopic(name="there", partitions=1, replication_factor=1)])
+            there = await client.refresh(None)
+            topics = {**there.topics, "gone": TopicInfo("gone", bytes(16), False, ())}
+            return await look.Looker(client, replace(there, topics=topics), Limits()).look()
+
+    view = asyncio.run(seen())
+    assert view.min_isr["there"] == 1 and "gone" not in view.min_isr
+    assert view.refused == ("transactions beyond the first 2 of 3",)
 
 
 def seen_by(trouble: dict[int, str]) -> ClusterView:

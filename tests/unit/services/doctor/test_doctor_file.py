@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.base.config.broker import BrokerConfig
+from barnabas.broker.zookeeper_client.ensemble import members_of
 from barnabas.cli.main import app
 from barnabas.services.doctor.files import (
     HostFacts,
@@ -16,7 +17,6 @@ from barnabas.services.doctor.files import (
     examine_together,
     look,
     short_lived,
-    zookeeper_hosts,
 )
 from barnabas.services.doctor.finding import Finding, Severity, in_order, some
 from tests.support.command_line import CliRunner
@@ -139,8 +139,8 @@ def test_files_of_one_cluster_share_zookeeper_and_no_broker_id() -> None:
     }
 
 
-def test_zookeeper_hosts_have_the_default_port_and_no_path() -> None:
-    assert zookeeper_hosts("a:1, b ,[::1]:3/x/y") == [("a", 1), ("b", 2181), ("::1", 3)]
+def test_members_of_zookeeper_have_the_default_port_and_no_path() -> None:
+    assert members_of("a:1, b ,[::1]:3/x/y") == [("a", 1), ("b", 2181), ("::1", 3)]
 
 
 def test_most_severe_finding_comes_first_and_none_twice() -> None:

@@ -61,6 +61,11 @@ SETTINGS: Final = (
             "the controller's decisions, producers, znodes; no records and no secrets. The console reads it."),
     Setting("barnabas.client.metrics.max.series", INT, 10_000, LOW, at_least(1), READ_ONLY,
             "How many series of metrics that clients push a broker keeps; the clients whose last push is the oldest go first."),
+    Setting("barnabas.client.metrics.otlp.endpoint", STRING, None, LOW, None, READ_ONLY,
+            "Where metrics that clients push are forwarded: an OpenTelemetry collector that takes OTLP over HTTP, "
+            "http://collector:4318. None: they are not forwarded."),
+    Setting("barnabas.client.metrics.otlp.queue.bytes", INT, 16 * MIB, LOW, at_least(64 * KIB), READ_ONLY,
+            "Memory for pushes that wait for the collector. When it is full, the oldest ones are dropped."),
     Setting("barnabas.otel.endpoint", STRING, None, LOW, None, READ_ONLY,
             "Where traces go: an OpenTelemetry collector that takes OTLP over HTTP, http://collector:4318. None: no traces. "
             "Needs the extra otel."),

@@ -20,9 +20,9 @@ SETTINGS: Final = (
     Setting("group.max.size", INT, INT_MAX, MEDIUM, at_least(1), READ_ONLY,
             "Members that a classic group may have."),
     Setting("group.coordinator.rebalance.protocols", LIST, ("classic",), MEDIUM,
-            EachOf("consumer", "classic", "share", "unknown"), READ_ONLY,
-            "Group protocols that are served; classic must be among them. Unset, the consumer protocol is served, too, where "
-            "the feature group.version is on."),
+            EachOf("consumer", "classic", "share", "streams", "unknown"), READ_ONLY,
+            "Group protocols that are served; classic must be among them. Unset, the consumer and the streams protocol are "
+            "served, too, where the features group.version and streams.version are on."),
     Setting("group.coordinator.threads", INT, 1, MEDIUM, at_least(1), READ_ONLY,
             "Threads of Kafka's new group coordinator.", no_effect=reasons.LOOP),
     Setting("group.coordinator.append.linger.ms", INT, 10, MEDIUM, at_least(0), READ_ONLY,

@@ -5,10 +5,12 @@ Pushed metrics are decompressed and read on a thread, one push at a time: client
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from barnabas.base.chance import random_uuid
 from barnabas.base.errors import ErrorCode, Malformed, Refused
+from barnabas.base.ids import format_uuid
 from barnabas.base.words import AclOperation
 from barnabas.broker.features.client_metrics import otlp
 from barnabas.broker.features.client_metrics.broker_times import BrokerTimes
@@ -42,13 +44,21 @@ _NO_ID: Final = bytes(16)
 
 class ClientMetricsApi:
     def __init__(
-        self, context: BrokerContext, instances: Instances, store: Store, times: BrokerTimes, on_thread: OnThread
+        self,
+        context: BrokerContext,
+        instances: Instances,
+        store: Store,
+        times: BrokerTimes,
+        on_thread: OnThread,
+        forward: Callable[[bytes], None] | None = None,
     ) -> None:
+        """`forward` gets each push with the client's attributes."""
         self._context = context
         self._instances = instances
         self._store = store
         self._times = times
         self._on_thread = on_thread
+        self._forward = forward
         self._reading = asyncio.Lock()
         self.pushes = 0
         self.failed_pushes = 0
@@ -85,7 +95,8 @@ class ClientMetricsApi:
             bytes_max = EXPANSION_MAX * self._context.config.telemetry_max_bytes
             try:
                 async with self._reading:
-                    pushed = await self._on_thread(lambda: _read(codec, metrics, bytes_max))
+                    attributes = self._attributes(client) if self._forward is not None else None
+                    pushed, forwarded = await self._on_thread(lambda: _read(codec, metrics, bytes_max, attributes))
             except Refused as refused:
                 self.failed_pushes += 1
                 self._instances.failed(instance, refused.code)
@@ -98,8 +109,23 @@ class ClientMetricsApi:
                 is_ended=request.terminating,
             )
             self._times.measure(client)
+            if self._forward is not None:
+                self._forward(forwarded)
         self.pushes += 1
         return PushTelemetryResponse()
+
+    def _attributes(self, client: Client) -> dict[str, str]:
+        """Return what a collector cannot know otherwise, with the names of KIP-714."""
+        return {
+            "client_instance_id": format_uuid(client.instance_id),
+            "client_id": client.client_id or "",
+            "client_software_name": client.software_name,
+            "client_software_version": client.software_version,
+            "client_source_address": client.address,
+            "principal": client.principal,
+            "cluster_id": self._context.cluster_id,
+            "broker_id": str(self._context.broker_id),
+        }
 
     @serves("DescribeClientMetrics", refusal())
     def describe(self, call: Call, request: DescribeClientMetricsRequest) -> HandlerResult:
@@ -139,9 +165,13 @@ def _described(known: ClientSeries, times: BrokerTimes, wanted: frozenset[str] |
     )
 
 
-def _read(codec: int, metrics: bytes, bytes_max: int) -> otlp.Pushed:
+def _read(
+    codec: int, metrics: bytes, bytes_max: int, attributes: Mapping[str, str] | None
+) -> tuple[otlp.Pushed, bytes]:
+    """Return the series of a push, and with `attributes` what is forwarded to a collector."""
     try:
-        return otlp.read(decompress(codec, metrics, bytes_max))
+        data = decompress(codec, metrics, bytes_max)
+        return otlp.read(data), b"" if attributes is None else otlp.with_attributes(data, attributes)
     except TooLarge as error:
         raise Refused(ErrorCode.TELEMETRY_TOO_LARGE, str(error)) from error
     except Malformed as error:

@@ -5,7 +5,7 @@ returns at most SERIES_MAX series whose texts are at most TEXT_BYTES_MAX long to
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
@@ -116,6 +116,62 @@ def read(data: bytes) -> Pushed:
             for metric in reader.messages(*scope, 2):
                 _read_metric(reader, *metric, pushed)
     return pushed
+
+
+def with_attributes(data: bytes, attributes: Mapping[str, str]) -> bytes:
+    """Return MetricsData whose resources have these attributes, in place of the client's own ones of the same names.
+
+    :raises Malformed: if the data are not MetricsData, or have too many fields.
+    """
+    reader = _Reader(data)
+    added = b"".join(
+        _message(1, _message(1, key.encode()) + _message(2, _message(1, text.encode())))
+        for key, text in attributes.items()
+    )
+    parts: list[bytes] = []
+    for at, end in reader.messages(0, len(data), 1):
+        resource, others = [], []
+        for field, raw in _raw_fields(reader, at, end):
+            if field.number != 1 or field.kind != _BYTES:
+                others.append(raw)
+                continue
+            for attribute, raw_attribute in _raw_fields(reader, field.value, field.end):
+                is_ours = attribute.number == 1 and attribute.kind == _BYTES
+                if not is_ours or _read_label(reader, attribute.value, attribute.end)[0] not in attributes:
+                    resource.append(raw_attribute)
+        parts.append(_message(1, _message(1, b"".join(resource) + added) + b"".join(others)))
+    return b"".join(parts)
+
+
+def _raw_fields(reader: _Reader, at: int, end: int) -> Iterator[tuple[_Field, bytes]]:
+    """Yield each field with all its bytes."""
+    for field in reader.fields(at, end):
+        yield field, reader.data[at : field.end]
+        at = field.end
+
+
+def rejected_points(answer: bytes) -> int:
+    """Return how many data points a collector has rejected, from its ExportMetricsServiceResponse.
+
+    :raises Malformed: if it is something else.
+    """
+    reader = _Reader(answer)
+    count = 0
+    for partial in reader.messages(0, len(answer), 1):
+        for field in reader.fields(*partial):
+            if field.number == 1 and field.kind == _VARINT:
+                count = field.value
+    return count
+
+
+def _message(number: int, content: bytes) -> bytes:
+    """Return a field of kind bytes."""
+    size, encoded = len(content), bytearray([number << 3 | _BYTES])
+    while size > 0x7F:
+        encoded.append(size & 0x7F | 0x80)
+        size >>= 7
+    encoded.append(size)
+    return bytes(encoded) + content
 
 
 def _read_metric(reader: _Reader, at: int, end: int, pushed: Pushed) -> None:

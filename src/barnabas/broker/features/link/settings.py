@@ -19,7 +19,8 @@ THROTTLE: Final = "link.throttle.bytes.per.second"
 REFRESH: Final = "link.refresh.interval.ms"
 REPLICATION_FACTOR: Final = "link.replication.factor"
 TOPIC_CONFIGS: Final = "link.topic.configs"
-NAMES: Final = (THROTTLE, REFRESH, REPLICATION_FACTOR, TOPIC_CONFIGS)
+PARTITIONS_MAX: Final = "link.partitions.max"
+NAMES: Final = (THROTTLE, REFRESH, REPLICATION_FACTOR, TOPIC_CONFIGS, PARTITIONS_MAX)
 
 #: Settings that a mirror copies from its source, unless `link.topic.configs` names others. Settings that name brokers
 #: (throttles, placement) or features of the source's cluster (tiering) are not copied.
@@ -64,6 +65,8 @@ class LinkSettings:
     #: -1 stands for `default.replication.factor`.
     replication_factor: int = -1
     topic_configs: tuple[str, ...] = DEFAULT_TOPIC_CONFIGS
+    #: Most partitions of all mirrors together: the source decides how many there are.
+    partitions_max: int = 20_000
 
     @staticmethod
     def of(configs: Mapping[str, str], *, name: str) -> "LinkSettings":
@@ -98,6 +101,7 @@ class LinkSettings:
             refresh_interval_ms=refresh_ms,
             replication_factor=factor,
             topic_configs=DEFAULT_TOPIC_CONFIGS if listed is None else _topic_configs(listed),
+            partitions_max=whole_number(own, PARTITIONS_MAX, 20_000, at_least=1),
         )
 
 

@@ -7,7 +7,7 @@ failure the next controller can continue.
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from barnabas.base.config.catalog import TOPIC_SETTINGS
@@ -20,7 +20,7 @@ from barnabas.broker.controller.driver import Controller
 from barnabas.broker.controller.topics import MorePartitions, NewTopic
 from barnabas.broker.features.link.manager import Link
 from barnabas.broker.features.link.producer_ids import ProducerIdSpace
-from barnabas.broker.features.link.settings import matching
+from barnabas.broker.features.link.settings import PARTITIONS_MAX, matching
 from barnabas.broker.features.link.store import LinkStore
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.config_store import ChangeConfig, ConfigStore
@@ -35,6 +35,15 @@ log = logging.getLogger(__name__)
 #: Topics in one request for settings.
 _CONFIGS_AT_ONCE: Final = 200
 _TIMEOUT_MS: Final = 30_000
+
+
+@dataclass(slots=True)
+class _Room:
+    """The partitions that a turn may still give to the mirrors of a link."""
+
+    left: int
+    #: The partitions of topics that this turn has begun to make.
+    taken: dict[str, int] = field(default_factory=dict)
 
 
 class Steward:
@@ -61,6 +70,7 @@ class Steward:
         self._turns_at_end: dict[tuple[str, str], Mapping[BrokerId, int]] = {}
         #: Topics that had every partition of the source at some time since their promotion began.
         self._whole: set[tuple[str, str]] = set()
+        self._rooms: dict[str, _Room] = {}
 
     async def turn(self, link: Link) -> None:
         if not self._controller.is_active or link.source is None or link.settings is None:
@@ -76,10 +86,13 @@ class Steward:
         }
         names = matching(link.spec.topics, sorted(n for n, info in readable.items() if not _is_kafkas_own(info)))
         problems: list[str] = []
+        mirrors = [name for name, each in link.topics.items() if each.state is not MirrorState.STOPPED]
+        self._rooms[link.name] = _Room(link.settings.partitions_max - sum(map(self._metadata.partition_count, mirrors)))
         for name in names if link.runs else ():
             with _what_is_wrong(name, problems):
                 await self._begin_again(link, readable[name])
                 if name not in link.topics:
+                    self._require_room(link, readable[name])
                     await self._find(link, readable[name])
         mirrored = [name for name in names if link.topics.get(name, _NONE).state is MirrorState.MIRRORING]
         mirrored = [*(mirrored if link.runs else ()), *(name for name in ending if name in readable)]
@@ -92,6 +105,21 @@ class Steward:
                     self._whole.add((link.name, name))
         if problems:
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
+
+    def _require_room(self, link: Link, info: TopicInfo) -> None:
+        """Check that the mirrors do not get too many partitions: a source must not fill this cluster."""
+        assert link.settings is not None
+        room = self._rooms[link.name]
+        has = max(self._metadata.partition_count(info.name), room.taken.get(info.name, 0))
+        more = len(info.partitions) - has
+        if more > room.left:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"it has {len(info.partitions)} partitions at the source: with them the link's mirrors would have more than "
+                f"{PARTITIONS_MAX}={link.settings.partitions_max}",
+            )
+        room.left -= more
+        room.taken[info.name] = len(info.partitions)
 
     async def _partition_count(self, name: str) -> int:
         """Return the number of partitions; 0 if this cluster has no such topic. A broker's metadata may be empty after its
@@ -133,6 +161,8 @@ class Steward:
         """Follow changes of a topic. `settings` is None if the source refuses to show them: the mirror's settings stay."""
         if link.topics[info.name].source_id not in (bytes(16), info.topic_id):
             return  # a recreated topic; the leaders report it
+        if self._metadata.partition_count(info.name) < len(info.partitions):
+            self._require_room(link, info)
         if self._metadata.topic(info.name) is None:
             await self._create(link, info, settings or {})
             return

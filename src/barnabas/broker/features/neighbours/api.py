@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 from barnabas.base.words import AclOperation
+from barnabas.broker.features.neighbours.members import Members
 from barnabas.broker.features.neighbours.watch import Watch
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.refusal import refusal
 from barnabas.wire.messages.describe_neighbours import (
+    DescribedMember,
     DescribedNeighbour,
     DescribedStranger,
     DescribeNeighboursRequest,
@@ -18,9 +20,12 @@ from barnabas.wire.messages.report_to_neighbour import ReportToNeighbourRequest,
 
 
 class NeighboursApi:
-    def __init__(self, context: BrokerContext, watch: Watch, zookeeper_away_ms: Callable[[], int | None]) -> None:
+    def __init__(
+        self, context: BrokerContext, watch: Watch, members: Members, zookeeper_away_ms: Callable[[], int | None]
+    ) -> None:
         self._context = context
         self._watch = watch
+        self._members = members
         self._zookeeper_away_ms = zookeeper_away_ms
 
     @serves("ReportToNeighbour", refusal())
@@ -57,5 +62,15 @@ class NeighboursApi:
                     zookeeper_away_ms=-1 if each.zookeeper_away_ms is None else each.zookeeper_away_ms,
                 )
                 for broker, each in sorted(self._watch.strangers().items())
+            ],
+            zookeeper_members=[
+                DescribedMember(
+                    address=name,
+                    failing_ms=-1 if each.failing_since_ms is None else now_ms - each.failing_since_ms,
+                    reason=each.reason,
+                    is_up=each.is_up,
+                    is_behind=each.is_behind,
+                )
+                for name, each in self._members.members.items()
             ],
         )

@@ -7,8 +7,10 @@ from typing import Final
 from barnabas.base.ids import BrokerId
 from barnabas.base.metrics.registry import Row
 from barnabas.broker.features.neighbours.api import NeighboursApi
+from barnabas.broker.features.neighbours.members import Members
 from barnabas.broker.features.neighbours.watch import Neighbour, Watch
 from barnabas.broker.parts.feature import Host, Plugin
+from barnabas.broker.zookeeper_client.ensemble import MemberAnswer, ask_member, members_of
 from barnabas.client.errors import RequestTimedOut, check
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.report_to_neighbour import ReportToNeighbourRequest, ReportToNeighbourResponse
@@ -16,6 +18,8 @@ from barnabas.wire.messages.report_to_neighbour import ReportToNeighbourRequest,
 #: Time limits of a report, and of opening a connection: with TLS and a login it takes eight round trips.
 REPORT_TIMEOUT_S: Final = 5.0
 CONNECT_TIMEOUT_S: Final = 10.0
+#: Time limit of a question to a member of ZooKeeper's ensemble.
+MEMBER_TIMEOUT_S: Final = 5.0
 
 
 class NeighboursPlugin(Plugin):
@@ -24,11 +28,24 @@ class NeighboursPlugin(Plugin):
         self._host = host
         self._lane = host.connections.lane("neighbours")
         self.watch = Watch(context.clock, others=self._others, report=self._report, reconnect=self._reconnect)
-        self.apis = (NeighboursApi(context, self.watch, self._zookeeper_away_ms),)
+        self.members = Members(context.clock, self._ensemble(), self._ask_member)
+        self.apis = (NeighboursApi(context, self.watch, self.members, self._zookeeper_away_ms),)
         self._add_gauges()
 
     def start(self) -> None:
         self._host.spawn(self.watch.run(), "neighbours")
+        if self.members.members:
+            self._host.spawn(self.members.run(), "members of ZooKeeper")
+
+    def _ensemble(self) -> list[tuple[str, int]]:
+        """Return the members to ask. A single server needs no question: the session shows whether it works."""
+        found = members_of(self._host.context.config.zookeeper_connect)
+        is_simulated = self._host.platform.zookeeper is not None
+        return found if len(found) > 1 and not is_simulated else []
+
+    async def _ask_member(self, host: str, port: int) -> MemberAnswer:
+        has_tls = self._host.context.config.zookeeper_ssl_client_enable
+        return await ask_member(host, port, timeout_s=MEMBER_TIMEOUT_S, has_tls=has_tls)
 
     def _others(self) -> set[BrokerId]:
         context = self._host.context
@@ -97,6 +114,17 @@ class NeighboursPlugin(Plugin):
             "barnabas_neighbour_outside",
             "1 for each broker that runs and reports here, but is not in the cluster.",
             lambda: (({"broker": str(broker)}, 1.0) for broker in sorted(self.watch.strangers())),
+        )
+        members = self.members.members.items
+        registry.table(
+            "barnabas_zookeeper_member_serving",
+            "1 for each member of ZooKeeper's ensemble that serves, 0 for one that does not, as this broker reaches them.",
+            lambda: (({"member": name}, float(each.failing_since_ms is None)) for name, each in members()),
+        )
+        registry.table(
+            "barnabas_zookeeper_member_behind",
+            "1 for each member of ZooKeeper's ensemble that lacks transactions of ten seconds ago.",
+            lambda: (({"member": name}, float(each.is_behind)) for name, each in members()),
         )
 
 

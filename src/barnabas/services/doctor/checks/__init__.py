@@ -27,6 +27,7 @@ Check = Callable[[ClusterView], list[Finding]]
 
 #: In the order in which an operator would look.
 CHECKS: Final[tuple[Check, ...]] = (
+    zookeeper.members_serve,
     zookeeper.reachable,
     zookeeper.answers_soon,
     zookeeper.disk,
@@ -61,6 +62,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     clients.old,
     versions.agree,
     versions.serve_share_groups,
+    versions.serve_streams_groups,
 )
 
 

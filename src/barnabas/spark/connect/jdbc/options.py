@@ -3,6 +3,7 @@
 from typing import Final
 
 from barnabas.spark.connect.jdbc.sink_rows import PK_MODES
+from barnabas.spark.connect.jdbc.source_rows import NUMERIC_MAPPINGS
 from barnabas.spark.connect.options import Option, Refused, Row, Without, flag, names, number, one_of, pairs
 
 _UTC: Final = ("utc", "z", "gmt", "etc/utc")
@@ -44,4 +45,49 @@ SINK: Final[tuple[Row, ...]] = (
     Refused("table.types", "rows go into tables", ("TABLE",)),
     Refused("mssql.use.merge.holdlock", "only PostgreSQL can be used"),
     Refused("trim.sensitive.log", "values of rows are not logged", ("true", "false")),
+)
+
+_MODES: Final = ("incrementing", "timestamp", "timestamp+incrementing")
+
+SOURCE: Final[tuple[Row, ...]] = (
+    *CONNECTION,
+    Option("topic.prefix", "before the table's name; with `query` the topic itself", needed=True),
+    Option(
+        "mode",
+        "how new rows are found: by "
+        + ", ".join(f"`{each}`" for each in _MODES)
+        + " (`bulk` is refused: `barnabas pipeline` reads tables whole)",
+        one_of(*_MODES),
+        needed=True,
+    ),
+    Option("incrementing.column.name", "the column that only grows"),
+    Option("timestamp.column.name", "the column that every change sets to a later time", names, ""),
+    Option("timestamp.delay.interval.ms", "rows younger than this wait for a later look", number, "0"),
+    Option("table.whitelist", "the tables, by name or by `schema.name`; without it all of them", names, ""),
+    Option("tables", "the same", names, ""),
+    Option("table.blacklist", "tables to leave out", names, ""),
+    Option("schema.pattern", "schemas of the tables, with `%`", default=""),
+    Option("query", "a query instead of tables"),
+    Option("poll.interval.ms", "least time between two looks", number, "5000"),
+    Option(
+        "numeric.mapping",
+        "`none`: numerics are Decimals; `best_fit`: integers or float64, if they have up to 18 digits",
+        one_of(*NUMERIC_MAPPINGS),
+        "none",
+    ),
+    Without("batch.max.rows", "a look reads all the rows there are, in chunks"),
+    Without("table.poll.interval.ms", "tables are listed when the connector starts"),
+    Without("validate.non.null", "a row whose column is null is not read, as with PostgreSQL's comparison"),
+    Refused("table.include.list", "name the tables in table.whitelist"),
+    Refused("table.exclude.list", "name the tables in table.blacklist"),
+    Refused("table.types", "tables are read; name a view in table.whitelist as a `query`", ("TABLE",)),
+    Refused("catalog.pattern", "a connection sees one database"),
+    Refused("query.suffix", "write it into `query`"),
+    Refused("timestamp.initial", "rows are read from the first one"),
+    Refused("timestamp.granularity", "times are Connect's Timestamp", ("connect_logical",)),
+    Refused("numeric.precision.mapping", "use numeric.mapping", ("false",)),
+    Refused(
+        "transaction.isolation.mode", "queries run with the default of the database", ("DEFAULT", "READ_COMMITTED")
+    ),
+    Refused("db.fetch.size", "rows come in Arrow's batches"),
 )

@@ -6,7 +6,7 @@ from typing import Literal
 
 from barnabas.spark.pipelines.connector import Sink, register_topics, registering, text_options, topic_options
 
-__all__ = ["Sink", "delta", "iceberg", "parquet", "sql", "topic"]
+__all__ = ["Sink", "delta", "iceberg", "make_topic", "parquet", "sql", "topic"]
 
 
 def topic(
@@ -30,11 +30,11 @@ def topic(
         if name is None:
             raise ValueError("sinks.topic can only make a topic that it knows by name")
         kafka = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
-        make = partial(_make_topic, name, kafka, partitions, replication_factor)
+        make = partial(make_topic, name, kafka, partitions, replication_factor)
     return Sink("barnabas", given, register_topics, prepare=make)
 
 
-def _make_topic(name: str, kafka: Mapping[str, str], partitions: int, replication_factor: int) -> None:
+def make_topic(name: str, kafka: Mapping[str, str], partitions: int, replication_factor: int) -> None:
     """Create the topic unless it exists."""
     import asyncio
 

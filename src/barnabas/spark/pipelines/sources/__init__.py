@@ -129,8 +129,9 @@ def table(
 
 def changes(
     uri: str,
-    table: str,
+    table: str | None = None,
     *,
+    tables: Sequence[str] = (),
     slot: str | None = None,
     publication: str | None = None,
     snapshot: bool = True,
@@ -156,7 +157,27 @@ def changes(
     A table without a primary key is refused before anything is created: once it is published, PostgreSQL refuses every UPDATE
     and DELETE of it. `replica_identity="full"` sets REPLICA IDENTITY FULL, with which PostgreSQL logs the whole old row
     instead; a row is then known by all its columns.
+
+    `tables` instead of a table: one slot and one publication (`barnabas`, unless they are named) for all of them. The rows of
+    several tables have no common columns, so each row is a change: `table, op, before, after, unchanged, lsn, commit_lsn, xid,
+    committed, number`, see `barnabas.spark.pipelines.sources.postgres_log`.
     """
+    if (table is None) == (not tables):
+        raise ValueError("sources.changes needs either a table or tables=")
+    if tables:
+        if columns or exclude or mode != "FAIL":
+            raise ValueError("columns, exclude and mode are of one table: with tables= choose from the rows themselves")
+        many = text_options(
+            uri=uri,
+            tables=list(tables),
+            slot=slot,
+            publication=publication,
+            snapshot=snapshot,
+            maxRowsPerTrigger=max_rows,
+            replicaIdentity=replica_identity,
+        )
+        module = "barnabas.spark.pipelines.sources.postgres_log"
+        return Source("barnabas-postgres-log", many, register=registering(module, "PostgresLogSource"))
     given = text_options(
         uri=uri,
         table=table,

@@ -6,17 +6,39 @@ texts, as PostgreSQL prints them.
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 #: Stands for a value that an update did not touch and that is stored apart (TOAST): the message does not have it.
 UNCHANGED: Final = object()
 Value = object
+#: The first moment of 2000, from which PostgreSQL counts, in microseconds since 1970.
+_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 Row = dict[str, Value]
 
 
 class BadMessage(ValueError):
     """Bytes that are not a message of pgoutput."""
+
+
+class Message(bytes):
+    """A message with its place in the log."""
+
+    lsn: int
+
+    def __new__(cls, data: bytes, lsn: int) -> "Message":
+        made = super().__new__(cls, data)
+        made.lsn = lsn
+        return made
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """The transaction of a change."""
+
+    xid: int = 0
+    #: When it was committed, in microseconds since 1970.
+    committed_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,12 +60,20 @@ class Change:
     #: The end of the transaction's commit in the database's log, and the number of the change in the transaction.
     commit_lsn: int
     number: int
+    #: False for an insert; a delete and an update are of a row that was there.
+    is_insert: bool = False
+    transaction: Transaction = Transaction()
+    #: The place of the change itself, if its message has one.
+    lsn: int = 0
 
 
 @dataclass(frozen=True)
 class Truncated:
     relations: tuple[str, ...]
     commit_lsn: int
+    number: int = 0
+    transaction: Transaction = Transaction()
+    lsn: int = 0
 
 
 class _Reader:
@@ -79,7 +109,7 @@ class _Reader:
             case "t":
                 size = self.take("i")
                 found = self._data[self._at : self._at + size]
-                if len(found) < size:
+                if size < 0 or len(found) < size:
                     raise BadMessage(f"message {self._data[:1]!r}: a value of {size} bytes ends after {len(found)}")
                 self._at += size
                 return found.decode()
@@ -107,25 +137,29 @@ def changes(messages: Iterable[bytes]) -> Iterator[Change | Truncated]:
     """Yield the changes of whole transactions, in their order. Ignore messages behind the last commit."""
     relations: dict[int, Relation] = {}
     waiting: list[Change | Truncated] = []
+    transaction = Transaction()
     for data in messages:
         reader = _Reader(data)
         match data[:1]:
             case b"B":
                 waiting = []
+                reader.take("q")
+                committed_us = reader.take("q") + _POSTGRES_EPOCH_US
+                transaction = Transaction(reader.take("I"), committed_us)
             case b"R":
                 number, relation = _relation(reader)
                 relations[number] = relation
             case b"I" | b"U" | b"D":
-                waiting.append(_change(reader, data[:1], relations, len(waiting)))
+                waiting.append(_change(reader, data[:1], relations, len(waiting), _place(data)))
             case b"T":
                 count, _ = reader.take("i"), reader.take("b")
-                names = tuple(relations[reader.take("i")].name for _ in range(count))
-                waiting.append(Truncated(names, 0))
+                names = tuple(_described(relations, reader.take("i")).name for _ in range(count))
+                waiting.append(Truncated(names, 0, len(waiting), lsn=_place(data)))
             case b"C":
                 end = commit_end(data)
                 assert end is not None
                 for each in waiting:
-                    yield _at(each, end)
+                    yield replace(each, commit_lsn=end, transaction=transaction)
                 waiting = []
             case b"O" | b"Y" | b"M":
                 continue  # origins, types, messages of applications: not a change of a row
@@ -133,10 +167,8 @@ def changes(messages: Iterable[bytes]) -> Iterator[Change | Truncated]:
                 raise BadMessage(f"a message of kind {other!r}")
 
 
-def _at(change: Change | Truncated, commit_lsn: int) -> Change | Truncated:
-    if isinstance(change, Truncated):
-        return Truncated(change.relations, commit_lsn)
-    return Change(change.relation, change.row, change.deleted, change.old, commit_lsn, change.number)
+def _place(data: bytes) -> int:
+    return data.lsn if isinstance(data, Message) else 0
 
 
 def _relation(reader: _Reader) -> tuple[int, Relation]:
@@ -152,18 +184,21 @@ def _relation(reader: _Reader) -> tuple[int, Relation]:
     return number, Relation(f"{schema or 'pg_catalog'}.{name}", tuple(columns))
 
 
-def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], number: int) -> Change:
-    oid = reader.take("i")
+def _described(relations: Mapping[int, Relation], oid: int) -> Relation:
     if oid not in relations:
         raise BadMessage(f"a change of relation {oid}, which no message has described")
-    relation = relations[oid]
+    return relations[oid]
+
+
+def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], number: int, place: int) -> Change:
+    relation = _described(relations, reader.take("i"))
     old: Row | None = None
     letter = reader.letter()
     is_whole = letter == "O"
     if letter in "KO":
         old = reader.row(relation)
         if kind == b"D":
-            return Change(relation, old, True, old, 0, number)
+            return Change(relation, old, True, old, 0, number, lsn=place)
         letter = reader.letter()
     if letter != "N" or kind == b"D":
         raise BadMessage(f"message {kind!r} has a row of kind {letter!r}")
@@ -171,4 +206,4 @@ def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], num
     if old is not None and is_whole:
         # REPLICA IDENTITY FULL: the old row has the values that the update left alone. An old key has nulls instead.
         row = {name: old[name] if value is UNCHANGED else value for name, value in row.items()}
-    return Change(relation, row, False, old, 0, number)
+    return Change(relation, row, False, old, 0, number, is_insert=kind == b"I", lsn=place)

@@ -43,9 +43,9 @@ from barnabas.spark.pipelines.sources.watched_table import Watched, text_of
 if TYPE_CHECKING:
     import pyarrow
 
-_ROWS_A_BATCH: Final = 8192
+ROWS_A_BATCH: Final = 8192
 #: Bytes of the log after which a stream without changes moves on.
-_IDLE_BYTES: Final = 16 << 20
+IDLE_BYTES: Final = 16 << 20
 #: Pauses before the slot is tried again. It has one reader at a time: an attempt that died may hold it until the server
 #: notices.
 _BUSY_S: Final = (0.1, 0.2, 0.5, 1, 2, 4, 8, 15)
@@ -105,23 +105,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         oid = self.watched.require_same(start.get("oid"))
         if start["snapshot"]:
             return _offset(after, oid, snapshot=False)
-        slot, log = self.watched.place(), self.watched.end_of_log()
-        if slot > after:
-            raise DatabaseError(
-                f"slot {self.watched.slot} is at {lsn_text(slot)}, past {start['lsn']} of the checkpoint: another reader uses "
-                "it, or it was dropped and created again. Changes between the two are lost. Start again, with a new checkpoint"
-            )
-        if slot < after:
-            # Spark plans from the end of a finished batch. It calls `commit` only a batch later; until then a limit would
-            # be used up by changes that have been read already.
-            patiently(lambda: self.watched.advance(after))
+        log = checked_end(self.watched, after)
         end = min(log, self._end) if self._end is not None else log
         if end <= after:
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found = [commit_end(data) or 0 for data in patiently(lambda: self.watched.peek(end, rows, commits=True))]
         latest = max([after, *found])
-        if latest == after and end - after > _IDLE_BYTES:
+        if latest == after and end - after > IDLE_BYTES:
             latest = end  # other tables fill the log: let the server delete it
         if latest == after:
             return start  # a new offset for the same place would be a batch without rows
@@ -143,6 +134,29 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Do nothing: the slot stays, and a query that starts again goes on from it."""
+
+
+def checked_end(watched: Watched, after: int) -> int:
+    """Check that the slot and the log are those of a checkpoint that has read up to `after`, and move the slot there. Return
+    the end of the log."""
+    slot, log = watched.place(), watched.end_of_log()
+    if slot > after:
+        raise DatabaseError(
+            f"slot {watched.slot} is at {lsn_text(slot)}, past {lsn_text(after)} of the checkpoint: another reader uses it, or "
+            "it was dropped and created again. Changes between the two are lost. Start again, with a new checkpoint"
+        )
+    if log < after:
+        raise DatabaseError(
+            f"the log of {watched.database.name} ends at {lsn_text(log)}, before {lsn_text(after)} of the checkpoint: the "
+            "database was restored from an older copy, or a server without its last changes has taken over. The rows of "
+            "changes that it lost are in the target, and its next changes would be left out. Start again, with a new "
+            "checkpoint and slot"
+        )
+    if slot < after:
+        # Spark plans from the end of a finished batch. It calls `commit` only a batch later; until then a limit would be used
+        # up by changes that have been read already.
+        patiently(lambda: watched.advance(after))
+    return log
 
 
 def patiently(ask: Callable[[], Iterable[Any]], sleep: Callable[[float], None] = time.sleep) -> list[Any]:
@@ -212,7 +226,7 @@ def read_changes(watched: Watched, schema: StructType, part: LogRange) -> "Itera
         if not part.after < change.commit_lsn <= part.upto:
             continue
         rows.extend(rows_of(change, part.shape, schema, watched.current))
-        if len(rows) >= _ROWS_A_BATCH:
+        if len(rows) >= ROWS_A_BATCH:
             yield pyarrow.RecordBatch.from_pylist(rows, schema=wanted)
             rows = []
     if rows:

@@ -12,7 +12,7 @@ from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Column, Database, DatabaseError, Dialect, batches, execute, fetch
 from barnabas.spark.pipelines.sinks.table_schema import columns_named
 from barnabas.spark.pipelines.sources.change_rows import ADDED, Shape, lsn_number, lsn_text, schema_of_changes
-from barnabas.spark.pipelines.sources.pgoutput import Row
+from barnabas.spark.pipelines.sources.pgoutput import Message, Row
 
 if TYPE_CHECKING:
     import pyarrow
@@ -170,9 +170,9 @@ class Watched:
 
     def facts(self) -> Facts:
         with self.database.connect() as connection:
-            return self._facts(connection)
+            return self.facts_of(connection)
 
-    def _facts(self, connection: Any) -> Facts:
+    def facts_of(self, connection: Any) -> Facts:
         columns = self.database.table_columns(connection, self.table)
         if not columns:
             raise DatabaseError(f"{self.database.name}: there is no table {self.table}")
@@ -221,7 +221,7 @@ class Watched:
         """Create publication and slot, unless they exist; return where the slot begins."""
         text = self.database.parameter
         with self.database.connect() as connection:
-            facts = self._facts(connection)
+            facts = self.facts_of(connection)
             self.read_columns(facts)
             found = fetch(
                 connection,
@@ -236,9 +236,9 @@ class Watched:
                     f"{self.database.name}: publication {self.publication} publishes the partitions of {self.table} under "
                     f"their own names: ALTER PUBLICATION {self.publication} SET (publish_via_partition_root = true)"
                 )
-            self._require_published(connection)
+            self.require_published(connection)
             connection.commit()
-        return self._slot()
+        return self.make_slot()
 
     def require_same(self, oid: int | None) -> int:
         """Check that the publication still publishes this very table. Return its oid.
@@ -247,7 +247,7 @@ class Watched:
         its changes would be missing without a word.
         """
         with self.database.connect() as connection:
-            found = self._require_published(connection)
+            found = self.require_published(connection)
         if oid not in (None, found):
             raise DatabaseError(
                 f"{self.database.name}: {self.table} is another table than before: it was dropped or renamed, and created "
@@ -258,11 +258,15 @@ class Watched:
     def _publish(self, connection: Any, facts: Facts) -> None:
         """Publish the table. From then on PostgreSQL refuses every UPDATE and DELETE of a row that its log cannot identify."""
         table = self.database.quoted(self.table)
+        self.identify_rows(connection, facts)
+        option = " WITH (publish_via_partition_root = true)" if facts.is_partitioned else ""
+        execute(connection, f"CREATE PUBLICATION {name_of(self.publication)} FOR TABLE {table}{option}")
+
+    def identify_rows(self, connection: Any, facts: Facts) -> None:
+        """Let the log identify the table's rows. :raises DatabaseError: if it does not, and the user has not agreed to that."""
         if not facts.log_key:
             self._require_choice(facts)
-            execute(connection, f"ALTER TABLE {table} REPLICA IDENTITY FULL")
-        option = " WITH (publish_via_partition_root = true)" if facts.is_partitioned else ""
-        execute(connection, f"CREATE PUBLICATION {_name(self.publication)} FOR TABLE {table}{option}")
+            execute(connection, f"ALTER TABLE {self.database.quoted(self.table)} REPLICA IDENTITY FULL")
 
     def _require_choice(self, facts: Facts) -> None:
         problem = (
@@ -280,7 +284,7 @@ class Watched:
                 "REPLICA IDENTITY FULL: PostgreSQL then logs the whole old row with each UPDATE and DELETE"
             )
 
-    def _require_published(self, connection: Any) -> int:
+    def require_published(self, connection: Any) -> int:
         """Return the table's oid. Raises if the publication leaves out the table, its columns, or a kind of change."""
         schema, _, name = self.table.rpartition(".")
         text = self.database.parameter
@@ -311,14 +315,14 @@ class Watched:
         return int(table["oid"])
 
     def _require_columns(self, connection: Any, published: Sequence[str]) -> None:
-        read = [each.name for each in self.read_columns(self._facts(connection))]
+        read = [each.name for each in self.read_columns(self.facts_of(connection))]
         if lacking := [name for name in read if name not in published]:
             raise DatabaseError(
                 f"{self.database.name}: publication {self.publication} leaves out column {', '.join(lacking)} of {self.table}, "
                 f"which would be null in every change: exclude={','.join(lacking)}, or publish the whole table"
             )
 
-    def _slot(self) -> int:
+    def make_slot(self) -> int:
         text = self.database.parameter
         with self.database.connect() as connection:
             slots = fetch(
@@ -372,11 +376,11 @@ class Watched:
                 self.database.parameter(3, "TEXT"),
             )
         )
-        given = [self.slot, lsn_text(upto), _name(self.publication)]
-        query = f"SELECT data FROM pg_logical_slot_peek_binary_changes({arguments})"
+        given = [self.slot, lsn_text(upto), name_of(self.publication)]
+        query = f"SELECT data, (lsn - '0/0')::bigint AS lsn FROM pg_logical_slot_peek_binary_changes({arguments})"
         query += " WHERE get_byte(data, 0) = ascii('C')" if commits else ""
         for batch in self.printed(query, given):
-            yield from batch.column(0).to_pylist()
+            yield from map(Message, batch.column(0).to_pylist(), batch.column(1).to_pylist())
 
     def printed(self, query: str, given: Sequence[object] = ()) -> "Iterator[pyarrow.RecordBatch]":
         """Yield the rows of a query, with values printed in the same form for all queries."""
@@ -400,5 +404,5 @@ def text_of(column: str) -> str:
     return f"CASE WHEN {column} IS NOT NULL THEN format('%s', {column}) END"
 
 
-def _name(identifier: str) -> str:
+def name_of(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'

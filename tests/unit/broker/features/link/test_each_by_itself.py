@@ -177,7 +177,11 @@ async def test_source_that_does_not_say_where_a_mirror_begins_is_asked_again(
 
 
 def link_with(**topics: MirrorState) -> Link:
-    link = Link("link", LinkSpec(configs={}, topics=".*", groups=".*"), cast(Any, SimpleNamespace(topic_configs=())))
+    link = Link(
+        "link",
+        LinkSpec(configs={}, topics=".*", groups=".*"),
+        cast(Any, SimpleNamespace(topic_configs=(), partitions_max=100)),
+    )
     link.topics = {name: MirrorTopic(state=state) for name, state in topics.items()}
     return link
 
@@ -195,6 +199,56 @@ def steward_of(**parts: Any) -> Steward:
         ProducerIdSpace(0),
         group_turns=cast(Any, given["group_turns"]),
     )
+
+
+async def test_source_cannot_fill_the_cluster_with_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata does not have the topics yet that the same turn has made."""
+    counts = {"old": 4}
+    metadata = SimpleNamespace(partition_count=lambda name: counts.get(name, 0), topic=counts.get)
+    created: list[str] = []
+
+    async def create_topic(link: str, name: str, mirror: MirrorTopic) -> None:
+        created.append(name)
+
+    async def no_partitions(name: str) -> int:
+        return 0
+
+    steward = steward_of(
+        metadata=metadata, store=SimpleNamespace(create_topic=create_topic, partition_count=no_partitions)
+    )
+    link = link_with(old=MirrorState.MIRRORING)
+    link.settings = cast(Any, SimpleNamespace(topic_configs=(), partitions_max=10))
+    link.source = cast(Any, SimpleNamespace(client=SimpleNamespace()))
+
+    def partitions(count: int) -> tuple[PartitionInfo, ...]:
+        return tuple(PartitionInfo(index, 1, 0, (1,), (1,)) for index in range(count))
+
+    counted = {"a": 3, "b": 3, "huge": 1_000_000, "old": 5}
+    topics = {name: TopicInfo(name, bytes(16), False, partitions(min(count, 50))) for name, count in counted.items()}
+
+    async def refresh(names: None) -> ClusterImage:
+        return ClusterImage(brokers={}, cluster_id="c", controller_id=1, topics=topics)
+
+    async def nothing(*given: Any) -> Any:
+        return {}, []
+
+    followed: list[str] = []
+
+    async def make(link: Link, info: TopicInfo, settings: Any) -> None:
+        followed.append(info.name)
+
+    async def grow(info: TopicInfo) -> None:
+        followed.append(info.name)
+
+    link.source.client.refresh = refresh  # type: ignore[union-attr, method-assign, assignment]
+    monkeypatch.setattr(steward, "_settings_of", nothing)
+    monkeypatch.setattr(steward, "_create", make)
+    monkeypatch.setattr(steward, "_grow", grow)
+    with pytest.raises(
+        Refused, match=r"huge: it has 50 partitions at the source.*link\.partitions\.max=10; old: it has 5"
+    ):
+        await steward.turn(link)
+    assert (created, followed) == (["a", "b"], ["a", "b"])
 
 
 async def test_topic_whose_promotion_is_refused_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +270,7 @@ async def test_topic_whose_promotion_is_refused_keeps_no_other_from_its_own(monk
 async def test_topic_that_cannot_restart_does_not_keep_other_topics_from_being_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    steward = steward_of()
+    steward = steward_of(metadata=SimpleNamespace(partition_count=lambda name: 1))
     link = link_with(a=MirrorState.MIRRORING)
 
     async def refresh(topics: None) -> Any:

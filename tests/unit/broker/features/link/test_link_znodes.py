@@ -107,6 +107,7 @@ def test_settings_of_a_link_and_of_its_client() -> None:
     assert settings.replication_factor == 3
     for wrong in (
         {"link.throttle.bytes.per.second": "0"},
+        {"link.partitions.max": "0"},
         {"link.refresh.interval.ms": "soon"},
         {"link.topic.configs": "retention.mss"},
         {"link.topic.configs": "barnabas.link.name"},

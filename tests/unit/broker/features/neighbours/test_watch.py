@@ -62,7 +62,7 @@ def test_broker_that_answers_again_no_longer_fails_and_was_asked_on_a_new_connec
     assert network.connections == 2
 
 
-def test_refused_login_is_told_from_a_cut() -> None:
+def test_refused_login_is_not_called_a_cut() -> None:
     network = Network()
     network.error = AuthenticationFailed("wrong password")
     network.rounds()

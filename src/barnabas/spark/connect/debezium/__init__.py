@@ -1,0 +1,1 @@
+"""Debezium's connector for PostgreSQL, on PostgreSQL's own log."""
