@@ -8,6 +8,7 @@ from tests.simulation.mutants import (
     replication,
     server,
     services,
+    share,
     sinks,
     storage,
     storage_faults,
@@ -35,6 +36,7 @@ _ALL = [
     *registry.MUTANTS,
     *tables.MUTANTS,
     *services.MUTANTS,
+    *share.MUTANTS,
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
