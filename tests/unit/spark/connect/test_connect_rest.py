@@ -301,3 +301,18 @@ async def test_pages_of_other_sites_and_other_names_are_refused(tmp_path: Path) 
 def test_an_address_that_others_reach_needs_sign_in() -> None:
     with pytest.raises(ConfigError, match="name the users and their rights with --access"):
         RestServer("0.0.0.0", 0)
+
+
+async def test_once_ends_when_all_queries_have_ended_and_says_whether_one_failed(tmp_path: Path) -> None:
+    for why in ("", "the table is missing"):
+        engine, ready = FakeEngine(tmp_path), asyncio.Event()
+        described = files.Described("orders", CONFIG | {"name": "orders"}, file=tmp_path / "orders.json")
+        herder = Herder(engine, Worker("localhost:9092"), tmp_path, [described], ends=True)
+        running = asyncio.create_task(herder.run(asyncio.Event(), ready.set))
+        await ready.wait()
+        assert not running.done()
+        query = engine.queries["orders"]
+        query.why, query.active = why, False
+        async with asyncio.timeout(30):
+            await running
+        assert herder.connectors["orders"].life.has_failed == bool(why)
