@@ -178,6 +178,10 @@ class Oracle:
         """Note that a client deletes records below this offset. Brokers that are all killed may forget it, as Kafka's do."""
         self._deleted[tp] = max(below, self._deleted.get(tp, 0))
 
+    def deleted_below(self, tp: TopicPartition) -> int:
+        """Return the offset below which clients have deleted records, also if the brokers have forgotten that."""
+        return self._deleted.get(tp, 0)
+
     def withdraws(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Take back these commits: their transaction was aborted."""
         for tp, offset in offsets.items():

@@ -216,8 +216,11 @@ class ShareLedger:
         if tp in self._cluster.oracle.excused:
             return
         begin = self.begins.get((group, topic_id, tp))
+        deleted_below = self._cluster.oracle.deleted_below(tp)
         for read in reads:
             place = Place(group, topic_id, tp, read.offset)
+            if read.offset < deleted_below:
+                continue
             if may_skip_first and (begin is None or read.offset < begin):
                 continue
             entry = self.entries.get(place)

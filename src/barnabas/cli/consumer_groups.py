@@ -235,7 +235,7 @@ async def offset_rows(cluster: AsyncClient, description: GroupDescription) -> li
     group = description.group_id
     committed = await admin.committed_offsets(cluster, group)
     assigned = {partition for member in description.members for partition in member.assignment}
-    ends = await _end_offsets(cluster, assigned | committed.keys())
+    ends = await end_offsets(cluster, assigned | committed.keys())
     rows: list[OffsetRow] = []
     for member in sorted(description.members, key=lambda member: -len(member.assignment)):
         for partition in sorted(member.assignment):
@@ -256,7 +256,7 @@ async def offset_rows(cluster: AsyncClient, description: GroupDescription) -> li
     return rows
 
 
-async def _end_offsets(cluster: AsyncClient, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+async def end_offsets(cluster: AsyncClient, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
     """Return end offsets of existing partitions: a group keeps offsets of deleted topics for a while."""
     known = await cluster.topics({partition.topic for partition in partitions})
     existing = {
@@ -426,10 +426,10 @@ _HINTS: Final = {
 async def _delete_offsets(cluster: AsyncClient, group: Sequence[str], topic: Sequence[str]) -> int:
     if len(group) != 1:
         raise UsageError(_ONE_GROUP)
-    return await _delete_offsets_of(cluster, group[0], topic)
+    return await delete_offsets_of(cluster, group[0], topic)
 
 
-async def _delete_offsets_of(cluster: AsyncClient, group: str, topics: Sequence[str]) -> int:
+async def delete_offsets_of(cluster: AsyncClient, group: str, topics: Sequence[str]) -> int:
     partitions, unknown = await _reset_offsets.expand_topics(cluster, topics)
     code, results = await admin.delete_offsets(cluster, group, partitions)
     statuses: dict[TopicPartition, ErrorCode] = dict.fromkeys(

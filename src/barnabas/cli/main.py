@@ -47,6 +47,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
     "Groups": {
         "consumer-groups": Entry("consumer_groups", "List, describe, delete groups; reset and delete offsets."),
         "share-groups": Entry("share_groups", "The same for share groups."),
+        "streams-groups": Entry("streams_groups", "The same for groups of Kafka Streams."),
     },
     "Security": {
         "acls": Entry("acls", "List, add and remove access control entries."),

@@ -8,11 +8,15 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
 from barnabas.base.errors import ErrorCode
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, Endpoint
 from barnabas.testing import Broker
+from barnabas.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from tests.support.share_member import ACCEPT, RELEASE, Got, Place, ShareMember, offer
 from tests.support.waiting import eventually
 
 ONE_STATE = {"share.coordinator.state.topic.num.partitions": "1"}
+SHORT_LOCKS = {"group.share.record.lock.duration.ms": "1000", "group.share.min.record.lock.duration.ms": "1000"}
 
 
 def composed(kafka: Any, broker_id: int = 1) -> Any:
@@ -213,12 +217,34 @@ async def test_topic_that_is_made_again_has_nothing_of_the_former_one() -> None:
             assert await one.settle(got) == [ErrorCode.UNKNOWN_TOPIC_ID]
 
 
-async def test_refused_while_a_broker_lacks_share_groups() -> None:
-    async with Broker(config=ONE_STATE) as kafka:
+async def test_share_groups_are_refused_while_an_old_broker_is_there_and_their_state_is_kept() -> None:
+    async with Broker(config=ONE_STATE | SHORT_LOCKS) as kafka:
+        broker = composed(kafka)
         await kafka.create_topic("orders")
+        await kafka.produce("orders", ["a", "b", "c"])
         [place] = await offer(kafka, "orders", start=0)
-        composed(kafka).context.share_groups_on = lambda: False
+        beat = ShareGroupHeartbeatRequest(group_id="g", member_id="m", subscribed_topic_names=["orders"])
         async with ShareMember(kafka.bootstrap, "one") as one:
-            await one.fetch([place])
+            got = await read_all(one, place, 3)
+            assert await one.settle(got[:1]) == [0]
+            assert await one.settle(got[1:2], RELEASE) == [0]
+            # Apache Kafka 3.9 registers without features.
+            old = BrokerRegistration(id=9, endpoints=(Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9),), features={})
+            await broker.session.create(paths.broker_id(9), old.encode())
+            await eventually(lambda: broker.context.share_groups_on() is False)
+            await one.fetch()
             assert one.answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-            assert (await one.acknowledge({})).error_code == ErrorCode.UNSUPPORTED_VERSION
+            assert (await one.acknowledge({place: [(2, 2, [ACCEPT])]})).error_code == ErrorCode.UNSUPPORTED_VERSION
+            joined = await one.client.ask_coordinator(
+                "g", beat, ShareGroupHeartbeatResponse, error_of=lambda answer: ErrorCode.NONE
+            )
+            assert joined.error_code == ErrorCode.UNSUPPORTED_VERSION
+            # Locks time out all the same, and that is persisted.
+            [share] = broker.share.partitions
+            await eventually(lambda: not share.machine.has_locks and share.is_idle)
+            await broker.session.delete(paths.broker_id(9))
+            await eventually(lambda: broker.context.share_groups_on() is True)
+        async with ShareMember(kafka.bootstrap, "two") as two:
+            again = await read_all(two, place, 2)
+            assert [(each.value, each.delivery_count) for each in again] == [(b"b", 2), (b"c", 2)]
+            assert await two.settle(again) == [0]

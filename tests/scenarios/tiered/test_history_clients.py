@@ -12,8 +12,16 @@ from dataclasses import dataclass
 import boto3
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonTp
 from moto.server import ThreadedMotoServer
@@ -31,6 +39,7 @@ TRANSACTIONS, RECORDS = 60, 5
 #: After the markers of transactions, which have the time of their writing.
 FIRST_MS = int(time.time() * 1000) + 600_000
 TIMEOUT_S = 60
+SET = AlterConfigOpType.SET
 
 
 @dataclass
@@ -142,6 +151,29 @@ def test_librdkafka_reads_what_was_committed(history: History) -> None:
 
 def test_librdkafka_reads_everything(history: History) -> None:
     assert read_with_librdkafka(history, "read_uncommitted", len(history.everything)) == history.everything
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_share_group_reads_the_history_from_the_tier_and_goes_on_in_the_log(history: History, isolation: str) -> None:
+    wanted = history.committed if isolation == "read_committed" else history.everything
+    group = f"share-{isolation}"
+    settings = {"share.auto.offset.reset": "earliest", "share.isolation.level": isolation}
+    entries = [ConfigEntry(name, value, incremental_operation=SET) for name, value in settings.items()]
+    admin = AdminClient({"bootstrap.servers": history.bootstrap})
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(TIMEOUT_S)
+    consumers = [ShareConsumer({"bootstrap.servers": history.bootstrap, "group.id": group}) for _ in range(2)]
+    for consumer in consumers:
+        consumer.subscribe([TOPIC])
+    found: list[bytes] = []
+    ends_s = time.monotonic() + TIMEOUT_S
+    while len(found) < len(wanted) and time.monotonic() < ends_s:
+        for consumer in consumers:
+            found += [message.value() for message in consumer.poll(0.3) if message.error() is None]
+    for consumer in consumers:
+        consumer.close()
+    assert sorted(found) == sorted(wanted), "every record once: each was accepted in time"
 
 
 def test_aiokafka_reads_what_was_committed(history: History) -> None:
