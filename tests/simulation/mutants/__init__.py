@@ -8,6 +8,7 @@ from tests.simulation.mutants import (
     replication,
     server,
     services,
+    share,
     sinks,
     storage,
     storage_faults,
@@ -33,6 +34,7 @@ _ALL = [
     *sinks.MUTANTS,
     *registry.MUTANTS,
     *services.MUTANTS,
+    *share.MUTANTS,
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
