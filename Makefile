@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself; on a fresh clone `make test` and `make demo` are all you need.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test interop soak coverage bench simulate fuzz demo demo-link docs dist lock clean
+.PHONY: help setup check test interop soak coverage bench simulate fuzz demo demo-link docs dist release lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -43,9 +43,10 @@ $(VENV)/.tests-compiled: $(READY) $(shell find src tests -name '*.py')
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
 	$(BIN)/python -m pytest -p no:randomly $(if $(findstring tests/,$(TESTS)),,tests/interop) $(TESTS)
 
-soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos (CHAOS_SEEDS=5)
+soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos (CHAOS_SEEDS=5), everything at once
 	$(BIN)/python -m pytest -m soak -p no:randomly $(TESTS)
 	$(BIN)/python -m tests.soak.chaos --seconds 100 --seeds $(CHAOS_SEEDS)
+	$(BIN)/python -m tests.soak.rooms --seed 7
 
 coverage: $(READY) ## Which lines the fast tests reach: a table here, pages in htmlcov/. Shown, not a gate
 	rm -f .coverage .coverage.*
@@ -85,6 +86,9 @@ $(VENV)/.ready-docs: $(READY)
 
 dist: $(VENV)/.ready-release ## Source archive and wheel in dist/, checked: twine, an empty environment on every Python that is here
 	scripts/dist $(BIN)
+
+release: $(VENV)/.ready-release ## Version, changelog, packages, site, image: make release VERSION=0.2.0. Stops before anything leaves this machine
+	$(BIN)/python scripts/release.py $(VERSION)
 
 $(VENV)/.ready-release: $(READY)
 	@scripts/setup $(VENV) release

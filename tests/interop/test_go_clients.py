@@ -18,6 +18,7 @@ SCENARIOS = (
     "franz-exactly-once",
     "franz-group",
     "franz-group-848",
+    "franz-share",
     "franz-transactions",
     "sarama-admin",
     "sarama-codecs",

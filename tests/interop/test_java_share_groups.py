@@ -1,5 +1,6 @@
 """Share groups with Kafka 4.3.0's own consumer and tools."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 
@@ -7,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.java_client import compiled, play
 from tests.interop.kraft import java as java_command
 
 COUNT = 200
@@ -24,6 +26,13 @@ def tool(main: str, *arguments: str, may_fail: bool = False) -> str:
 def cluster(java: None) -> Iterator[LocalCluster]:
     with LocalCluster(brokers=3) as cluster:
         yield cluster
+
+
+def test_every_request_of_kafka_is_served_but_those_of_kraft(cluster: LocalCluster) -> None:
+    out = tool("org.apache.kafka.tools.BrokerApiVersionsCommand", "--bootstrap-server", cluster.bootstrap)
+    assert out.count("(id: ") == 3
+    missing = set(re.findall(r"(\w+)\(\d+\): UNSUPPORTED", out))
+    assert missing == {"DescribeQuorum", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"}
 
 
 def test_console_share_consumer_reads_each_record_once_and_the_tool_shows_no_lag(cluster: LocalCluster) -> None:
@@ -59,3 +68,16 @@ def test_console_share_consumer_reads_each_record_once_and_the_tool_shows_no_lag
     assert sum(line.startswith("job-") for line in again.splitlines()) == COUNT
     tool(groups, *at, "--delete", "--group", "workers")
     assert "workers" not in tool(groups, *at, "--list")
+
+
+@pytest.mark.parametrize("mode", ["explicit", "implicit"])
+def test_share_consumer_walks_through_every_type_of_acknowledgement(cluster: LocalCluster, mode: str) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap)
+    tool("org.apache.kafka.tools.TopicCommand", *at, "--create", "--topic", "jobs", "--partitions", "1")
+    of_group = ("--entity-type", "groups", "--entity-name", mode)
+    tool("kafka.admin.ConfigCommand", *at, "--alter", *of_group, "--add-config", "share.auto.offset.reset=earliest")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(5):
+        producer.produce("jobs", f"job-{number}")
+    assert producer.flush(60) == 0
+    play(compiled("4.3.0", "ShareClient"), cluster.bootstrap, "jobs", mode)

@@ -1,44 +1,21 @@
 """Debian's Prometheus scrapes three brokers with the rules that we ship, and they fire for a killed broker."""
 
 import json
-import socket
 import subprocess
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from barnabas.testing import Cluster, wait_until
 from tests.interop.debian import program
+from tests.interop.prometheus import RULES, Prometheus, running_prometheus
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy/prometheus/barnabas.rules.yml"
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 #: Variables of the dashboards, with Grafana's values if everything is selected.
 FILLED = {"$job": ".*", "$instance": ".*", "$topic": ".*", "$group": ".*", "$__rate_interval": "10s"}
-
-
-@dataclass
-class Prometheus:
-    url: str
-
-    def get(self, path: str, **query: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
-            return json.load(answer)["data"]
-
-    def ask(self, expression: str) -> list[Any]:
-        found: list[Any] = self.get("/api/v1/query", query=expression)["result"]
-        return found
-
-    def firing(self) -> set[str]:
-        return {
-            each["labels"]["alertname"] for each in self.get("/api/v1/alerts")["alerts"] if each["state"] == "firing"
-        }
 
 
 def metrics_address(cluster: Cluster, broker: int) -> str:
@@ -53,40 +30,15 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    # The rules as shipped, but without their waiting times of minutes.
-    lines = [line for line in RULES.read_text().splitlines() if not line.strip().startswith("for:")]
-    (folder / "rules.yml").write_text("\n".join(lines))
-    targets = json.dumps([metrics_address(cluster, broker) for broker in cluster.broker_ids])
-    (folder / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rules.yml]\n"
-        f"scrape_configs: [{{job_name: barnabas, static_configs: [{{targets: {targets}}}]}}]\n"
-    )
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    command = [program("prometheus"), "--config.file=prometheus.yml", f"--web.listen-address={address}"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([*command, f"--storage.tsdb.path={folder}/data"], cwd=folder, stdout=log, stderr=log)
-    try:
-        made = Prometheus(f"http://{address}")
-        wait_until(lambda: is_up(made), 120, what=f"Prometheus, see {folder}/log")
-        yield made
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def is_up(prometheus: Prometheus) -> bool:
-    try:
-        return len(prometheus.ask('up{job="barnabas"} == 1')) == 3
-    except OSError:
-        return False
+    targets = [metrics_address(cluster, broker) for broker in cluster.broker_ids]
+    with running_prometheus(targets, tmp_path_factory.mktemp("prometheus")) as started:
+        yield started
 
 
 def test_promtool_finds_nothing_wrong_with_rules_and_configuration() -> None:
     promtool = program("promtool", "prometheus")
     rules = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=True)
-    assert "18 rules found" in rules.stdout
+    assert f"{RULES.read_text().count('- alert:')} rules found" in rules.stdout
     subprocess.run([promtool, "check", "config", RULES.parent / "prometheus.yml"], capture_output=True, check=True)
 
 

@@ -1,6 +1,7 @@
 """Rules of the suite itself."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.base.host.disk import Disk
 from tests.simulation.control_invariants import CANNOT_COUNT_LINE, NO_MARKER_LINE
 from tests.simulation.faults import COMPACTION_LINE, HALF_DONE_LINES
+from tests.support.open_files import closed_at_the_end
 
 ROOT = Path(__file__).parents[2]
 LOG_METHODS = ("debug", "info", "warning", "error")
@@ -47,6 +50,17 @@ def test_only_tests_with_real_processes_are_tried_again_and_the_run_says_why(
     assert (done.returncode == 0) is (tries == 2), done.stdout
     reason = rf"tests/{folder}/test_once.py::test_fails_once: AssertionError: the first time"
     assert len(re.findall(reason, done.stdout)) == tries - 1, done.stdout
+
+
+def test_files_that_a_test_leaves_open_are_closed_behind_it(tmp_path: Path) -> None:
+    with closed_at_the_end():
+        left_open, closed = (Disk().open(str(tmp_path / name), create=True) for name in ("one", "two"))
+        Disk().close(closed)
+        other = os.open(tmp_path, os.O_RDONLY)
+    assert other == closed
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(left_open)
+    os.close(other)
 
 
 def test_modules_that_start_brokers_are_those_that_are_tried_again() -> None:

@@ -133,7 +133,25 @@ async def carry_out(
         # Includes throttles that an interrupted run has left.
         await _throttles.clear_topics(cluster, sorted({where.topic for where in targets}))
         await _throttles.clear_brokers(cluster, sorted(await cluster.brokers()))
-    await _lead(cluster, list(targets))
+    await lead(cluster, list(targets))
+
+
+async def stop(cluster: AsyncClient) -> int:
+    """Cancel the moves in progress and remove limits. Return how many were cancelled."""
+    ongoing = await admin.list_reassignments(cluster)
+    outcome = await admin.alter_reassignments(cluster, dict.fromkeys(ongoing)) if ongoing else {}
+    # A move that has ended meanwhile needs no end.
+    failed = {
+        where: text or code.name
+        for where, (code, text) in outcome.items()
+        if code not in (ErrorCode.NONE, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    }
+    if failed:
+        raise UsageError("the controller does not cancel " + "; ".join(f"{at}: {why}" for at, why in failed.items()))
+    await _until_done(cluster, ongoing)
+    await _throttles.clear_topics(cluster, sorted({where.topic for where in ongoing}))
+    await _throttles.clear_brokers(cluster, sorted(await cluster.brokers()))
+    return len(ongoing)
 
 
 def _copied(view: View, targets: Mapping[TopicPartition, Sequence[int]], where: TopicPartition) -> int:
@@ -149,7 +167,7 @@ async def _until_done(cluster: AsyncClient, moving: Mapping[TopicPartition, obje
         await asyncio.sleep(POLL_S)  # the protocol has no notification of the end
 
 
-async def _lead(cluster: AsyncClient, partitions: Sequence[TopicPartition]) -> None:
+async def lead(cluster: AsyncClient, partitions: Sequence[TopicPartition]) -> None:
     """Elect the first replica of each partition as its leader."""
     if not partitions:
         return

@@ -1,23 +1,39 @@
-"""`barnabas brokers`: what each broker has, and taking one out of service for good."""
+"""`barnabas brokers`: what each broker has; adding brokers, replacing one, and taking one out of service for good."""
 
 from collections.abc import Sequence
+from typing import Final
 
-from barnabas.cli import _moving
+from barnabas.cli import _moving, _replacing
 from barnabas.cli._balance import propose
 from barnabas.cli._command import UsageError
 from barnabas.cli._output import say, say_json
 from barnabas.cli._words import size_text
 from barnabas.cli.rebalance import EXECUTION, finish, show
-from barnabas.cli.tool import CONNECTION, JSON, Argument, Tool
+from barnabas.cli.tool import CONNECTION, JSON, Argument, Option, Tool
 from barnabas.client.asynchronous import AsyncClient
 
+TIMEOUT: Final = Option(
+    "--timeout",
+    "replace, add: fail after this time without an end; none: wait.",
+    int,
+    metavar="SECONDS",
+    least=1,
+    name="timeout_s",
+)
 TOOL = Tool(
     note="See [below](#rebalance-and-drain).",
     about="""`drain 3` says where the replicas and leaders of broker 3 would go, by racks, then by size. With --execute they
-    go. Interrupted, run it again. Then stop the broker: until then it may get replicas of new topics.""",
-    arguments=(Argument("brokers", "The brokers to drain.", int, metavar="ID", many=True, what="the ids of brokers"),),
-    options=(*CONNECTION, *EXECUTION, JSON),
-    examples=("barnabas brokers list", "barnabas brokers drain 3 --execute"),
+    go. Interrupted, run it again. Then stop the broker: until then it may get replicas of new topics.
+    `replace 3` waits for a broker 3 that is started with empty log.dirs, until it has copied everything.
+    `add 4` waits for broker 4, then rebalances.""",
+    arguments=(Argument("brokers", "The brokers.", int, metavar="ID", many=True, what="the ids of brokers"),),
+    options=(*CONNECTION, *EXECUTION, TIMEOUT, JSON),
+    examples=(
+        "barnabas brokers list",
+        "barnabas brokers drain 3 --execute",
+        "barnabas brokers replace 3 --throttle 50000000",
+        "barnabas brokers add 4 5 --execute",
+    ),
 )
 
 
@@ -59,3 +75,29 @@ async def _drain(
     await finish(cluster, view, proposal, execute=execute, throttle=throttle, batch=batch, quiet=json)
     if not json and (execute or not proposal.targets):
         say(f"nothing is left on {', '.join(map(str, brokers))}: it can be stopped")
+
+
+@TOOL.action(
+    "replace", "Wait until a broker that was started with empty disks has copied everything.", needs=("brokers",)
+)
+async def _replace(cluster: AsyncClient, brokers: Sequence[int], throttle: int, timeout_s: int | None) -> None:
+    if len(brokers) > 1:
+        raise UsageError("replace one broker after the other: each needs the replicas of the others")
+    await _replacing.replace(cluster, brokers[0], bytes_per_s=throttle, timeout_s=timeout_s)
+
+
+@TOOL.action("add", "Wait for new brokers, and move replicas to them.", needs=("brokers",))
+async def _add(
+    cluster: AsyncClient,
+    brokers: Sequence[int],
+    execute: bool,
+    throttle: int,
+    batch: int,
+    timeout_s: int | None,
+    json: bool,
+) -> None:
+    await _replacing.wait_for_brokers(cluster, brokers, timeout_s=timeout_s, quiet=json)
+    view = await _moving.look(cluster, measure_s=0)
+    proposal = propose(view.partitions, view.racks)
+    show(view, proposal, json=json)
+    await finish(cluster, view, proposal, execute=execute, throttle=throttle, batch=batch, quiet=json)

@@ -31,6 +31,34 @@ def positive_interval(text: str) -> int:
     return number
 
 
+#: Options that `share-consumer-perf-test` has, too.
+PACE: Final = (
+    Option("--timeout", "Longest wait for a record.", int, metavar="MS", default=10_000),
+    Option(
+        "--reporting-interval",
+        "Between two lines of --show-detailed-stats.",
+        positive_interval,
+        metavar="MS",
+        default="5000",
+    ),
+)
+OUTPUT: Final = (
+    Option("--date-format", "As java.text.SimpleDateFormat.", default="yyyy-MM-dd HH:mm:ss:SSS"),
+    Option("--hide-header", "No header line.", bool),
+    Option(
+        "--socket-buffer-size",
+        kind=int,
+        metavar="BYTES",
+        no_effect="the operating system sizes the buffers of sockets",
+    ),
+    Option(
+        "--print-metrics",
+        "Refused.",
+        bool,
+        refused="--print-metrics: the consumers here have no metrics; use the brokers' metrics",
+    ),
+)
+
 TOOL = Tool(
     note="`--print-metrics` is refused: the clients have no metrics.",
     kafka="kafka-consumer-perf-test.sh",
@@ -42,29 +70,9 @@ TOOL = Tool(
         Option("--group", "The group. [perf-consumer-…]"),
         Option("--fetch-size", "Bytes of a partition per fetch.", int, metavar="BYTES", default=1024 * 1024),
         Option("--from-latest", "Begin at the end.", bool),
-        Option("--timeout", "Longest wait for a record.", int, metavar="MS", default=10_000),
-        Option(
-            "--reporting-interval",
-            "Between two lines of --show-detailed-stats.",
-            positive_interval,
-            metavar="MS",
-            default="5000",
-        ),
+        *PACE,
         Option("--show-detailed-stats", "A line for every interval.", bool),
-        Option("--date-format", "As java.text.SimpleDateFormat.", default="yyyy-MM-dd HH:mm:ss:SSS"),
-        Option("--hide-header", "No header line.", bool),
-        Option(
-            "--socket-buffer-size",
-            kind=int,
-            metavar="BYTES",
-            no_effect="the operating system sizes the buffers of sockets",
-        ),
-        Option(
-            "--print-metrics",
-            "Refused.",
-            bool,
-            refused="--print-metrics: this consumer has no metrics; use the brokers' metrics",
-        ),
+        *OUTPUT,
     ),
     examples=("barnabas consumer-perf-test --topic orders --messages 1000000",),
 )

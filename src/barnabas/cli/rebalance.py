@@ -6,6 +6,7 @@ from typing import Final
 from barnabas.cli import _moving
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli._balance import Proposal, propose
+from barnabas.cli._command import UsageError
 from barnabas.cli._json_files import read_json
 from barnabas.cli._output import say, say_json
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool
@@ -35,9 +36,10 @@ TOOL = Tool(
             metavar="FILE",
             name="plan_file",
         ),
+        Option("--stop", "Cancel the moves in progress, and remove limits.", bool),
         JSON,
     ),
-    examples=("barnabas rebalance", "barnabas rebalance --execute --throttle 50000000"),
+    examples=("barnabas rebalance", "barnabas rebalance --execute --throttle 50000000", "barnabas rebalance --stop"),
 )
 
 
@@ -50,8 +52,15 @@ async def _rebalance(
     max_moves: int | None,
     measure: float,
     plan_file: Path | None,
+    stop: bool,
     json: bool,
 ) -> None:
+    if stop:
+        if execute:
+            raise UsageError("give --stop or --execute, not both")
+        cancelled = await _moving.stop(cluster)
+        say(f"moves that were cancelled: {cancelled}; these partitions have their former replicas")
+        return
     view = await _moving.look(cluster, measure_s=measure)
     proposal = _kept(plan_file) if execute and plan_file is not None else None
     if proposal is None:

@@ -12,7 +12,7 @@ from barnabas.cli._command import UsageError
 from barnabas.cli._connection import options, run
 from barnabas.cli._output import say
 from barnabas.cli._parsing import pairs
-from barnabas.cli.consumer_perf_test import java_date, positive_interval
+from barnabas.cli.consumer_perf_test import OUTPUT, PACE, java_date
 from barnabas.cli.tool import BOOTSTRAP, Option, Tool
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
@@ -50,30 +50,10 @@ TOOL = Tool(
             also=("--consumer.config",),
         ),
         Option("--command-property", "A setting of the consumers.", metavar="NAME=VALUE", many=True),
-        Option("--timeout", "Longest wait for a record.", int, metavar="MS", default=10_000),
-        Option(
-            "--reporting-interval",
-            "Between two lines of --show-detailed-stats.",
-            positive_interval,
-            metavar="MS",
-            default="5000",
-        ),
+        *PACE,
         Option("--show-detailed-stats", "A line for every interval of each consumer.", bool),
         Option("--show-consumer-stats", "A line for each consumer at the end.", bool),
-        Option("--date-format", "As java.text.SimpleDateFormat.", default="yyyy-MM-dd HH:mm:ss:SSS"),
-        Option("--hide-header", "No header line.", bool),
-        Option(
-            "--socket-buffer-size",
-            kind=int,
-            metavar="BYTES",
-            no_effect="the operating system sizes the buffers of sockets",
-        ),
-        Option(
-            "--print-metrics",
-            "Refused.",
-            bool,
-            refused="--print-metrics: these consumers have no metrics; use the brokers' metrics",
-        ),
+        *OUTPUT,
     ),
     examples=(
         "barnabas share-consumer-perf-test --topic orders --num-records 1000000",

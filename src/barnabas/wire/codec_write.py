@@ -191,7 +191,12 @@ class _WriterSource(Source):
         """Emit code that writes the length in `n`."""
         out = self._out
         if self._flexible:
-            self._emit(depth, f"if n < 127: {out}.append(n + 1)", f"else: append_uvarint({out}, n + 1)")
+            self._emit(
+                depth,
+                f"if n < 127: {out}.append(n + 1)",
+                f"elif n < 16383: {out}.append((n + 1) & 127 | 128); {out}.append((n + 1) >> 7)",
+                f"else: append_uvarint({out}, n + 1)",
+            )
         else:
             self._emit(depth, f"{out} += {width}(n)")
 
@@ -214,7 +219,9 @@ class _WriterSource(Source):
             return
         if spec.type == "string":
             self._emit(depth, "v = v.encode()")
-        self._emit(depth, "n = len(v)")
+        self._emit(
+            depth, "n = v.size if v.__class__ is RecordsRef else len(v)" if spec.type == "records" else "n = len(v)"
+        )
         if spec.type == "string" and name == "error_message":
             # It may repeat what a client sent. The answer must come all the same.
             self._emit(depth, f"if n > {STRING_BYTES_MAX}: v = cut_text(v); n = len(v)")

@@ -22,6 +22,7 @@ var scenarios = map[string]scenario{
 	"franz-codecs":        franzCodecs,
 	"franz-group":         franzGroup(false),
 	"franz-group-848":     franzGroup(true),
+	"franz-share":         franzShare,
 	"franz-transactions":  franzTransactions,
 	"franz-exactly-once":  franzExactlyOnce,
 	"franz-admin":         franzAdmin,

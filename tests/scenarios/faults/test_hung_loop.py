@@ -21,7 +21,7 @@ from tests.scenarios.faults.conftest import QUICK, QUICK_COORDINATOR, Admin  # t
 from tests.soak.workload import Reader, Writer
 
 SESSION_S = 3.0
-HANG_S = 60.0
+HANG_S = 20.0
 HANGS = f"""
 import signal, time
 signal.signal(signal.SIGUSR1, lambda *_: time.sleep({HANG_S}))
@@ -30,7 +30,7 @@ signal.signal(signal.SIGUSR1, lambda *_: time.sleep({HANG_S}))
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Let processes of clusters hang for a minute at SIGUSR1."""
+    """Let processes of clusters hang for HANG_S at SIGUSR1."""
     (tmp_path / "sitecustomize.py").write_text(HANGS)
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

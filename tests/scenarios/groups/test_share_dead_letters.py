@@ -138,8 +138,8 @@ async def test_dead_letter_is_written_after_the_zookeeper_session_has_expired(mo
             got = await one.fetch([place], max_wait_ms=5_000)
             store.read_new = expired
             assert await one.settle(got, REJECT) == [0]
-            assert [headers["offset"] for _, _, headers in await letters(kafka, "dlq.orders", 1)] == [b"0"]
             await all_given_up(kafka, 1)
+        assert [dict(each.headers)["__dlq.errors.offset"] for each in await kafka.records("dlq.orders")] == [b"0"]
 
 
 async def test_new_leader_copies_what_the_former_one_could_not() -> None:

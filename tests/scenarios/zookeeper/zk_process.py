@@ -83,8 +83,8 @@ def connected(address: str, *, timeout_s: float = 10.0, **options: object) -> It
         client.close()
 
 
-def four_letter_word(port: int, word: bytes) -> str:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
+def four_letter_word(port: int, word: bytes, *, host: str = "127.0.0.1") -> str:
+    with socket.create_connection((host, port), timeout=60) as sock:
         sock.sendall(word)
         chunks = []
         while chunk := sock.recv(65536):

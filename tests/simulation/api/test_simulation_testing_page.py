@@ -10,7 +10,7 @@ FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text()
 
 
 def test_code_of_the_page_does_what_the_page_says(tmp_path: Path) -> None:
-    """One run of pytest for all of it: each would import the brokers anew."""
+    """One run of pytest for all of it: each would import the brokers again."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text.replace("seeds=3", "seeds=1"))
     mended = FILES["test_kitchen.py"].replace("from kitchen import", "from kitchen_mended import")

@@ -8,9 +8,11 @@ from tests.simulation.mutants import (
     replication,
     server,
     services,
+    share,
     sinks,
     storage,
     storage_faults,
+    tables,
     tier,
     transactions,
     zookeeper,
@@ -32,7 +34,9 @@ _ALL = [
     *server.MUTANTS,
     *sinks.MUTANTS,
     *registry.MUTANTS,
+    *tables.MUTANTS,
     *services.MUTANTS,
+    *share.MUTANTS,
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

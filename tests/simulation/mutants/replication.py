@@ -251,9 +251,8 @@ MUTANTS = [
         also=(
             (
                 "broker/replication",
-                "        elif params.isolation_level == READ_COMMITTED:\n            bound = result.last_stable_offset\n"
-                "        elif fetch_offset == bound and not log.is_closed:\n",
-                "        else:\n            bound = log.log_end_offset\n        if fetch_offset == bound and not log.is_closed:\n",
+                "            if fetch_offset == bound and not log.is_closed:\n",
+                "            bound = log.log_end_offset\n            if fetch_offset == bound and not log.is_closed:\n",
             ),
         ),
     ),
@@ -275,7 +274,7 @@ MUTANTS = [
     Mutant(
         "read_committed responses list no aborted transactions",
         "broker/replication",
-        "        if params.isolation_level == READ_COMMITTED and not from_follower:",
+        "        if found.size_bytes and params.isolation_level == READ_COMMITTED and not from_follower:",
         "        if False:",
     ),
     Mutant(

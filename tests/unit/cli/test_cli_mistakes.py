@@ -31,7 +31,7 @@ def run_tool(*arguments: str) -> tuple[int, str]:
         (
             ["brokers", "--bootstrap-server", "x:1"],
             2,
-            "error: missing argument 'action'. Choose from: list, drain; see ",
+            "error: missing argument 'action'. Choose from: list, drain, replace, add; see ",
         ),
         (["topics", "--bootstrap-server"], 2, "error: option '--bootstrap-server' requires an argument"),
         (["topics", "--bootstrap-server", "localhost:1"], 1, "error: Command must include exactly one action"),

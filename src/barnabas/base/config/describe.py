@@ -1,6 +1,6 @@
 """The response of DescribeConfigs: every setting of a topic, group or broker with the source of its value, without secrets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from barnabas.base.config.catalog import (
@@ -40,67 +40,44 @@ class ConfigEntry(NamedTuple):
     documentation: str | None
 
 
+class Shown(NamedTuple):
+    """The part of a description that a client asks for."""
+
+    #: Empty for all settings.
+    names: frozenset[str] = frozenset()
+    synonyms: bool = False
+    documentation: bool = False
+
+    def has(self, name: str) -> bool:
+        return not self.names or name in self.names
+
+
+EVERY_SETTING: Final = Shown()
+
+
 def describe_topic(
-    dynamic: DynamicConfig,
-    overrides: Mapping[str, str],
-    *,
-    names: Iterable[str] | None = None,
-    include_synonyms: bool = False,
-    include_documentation: bool = False,
+    dynamic: DynamicConfig, overrides: Mapping[str, str], shown: Shown = EVERY_SETTING
 ) -> list[ConfigEntry]:
-    """Describe a topic whose own settings are `overrides`. `names` selects settings; None or empty means all."""
-    return _describe_entity(
-        dynamic,
-        TOPIC_SETTINGS,
-        topic_values(dynamic.broker, overrides),
-        overrides,
-        ConfigSource.DYNAMIC_TOPIC_CONFIG,
-        names=names,
-        include_synonyms=include_synonyms,
-        include_documentation=include_documentation,
-    )
+    """Describe a topic whose own settings are `overrides`."""
+    values = topic_values(dynamic.broker, overrides)
+    return _describe_entity(dynamic, TOPIC_SETTINGS, values, overrides, ConfigSource.DYNAMIC_TOPIC_CONFIG, shown)
 
 
 def describe_group(
-    dynamic: DynamicConfig,
-    overrides: Mapping[str, str],
-    *,
-    names: Iterable[str] | None = None,
-    include_synonyms: bool = False,
-    include_documentation: bool = False,
+    dynamic: DynamicConfig, overrides: Mapping[str, str], shown: Shown = EVERY_SETTING
 ) -> list[ConfigEntry]:
     """Describe a group whose own settings are `overrides`."""
-    return _describe_entity(
-        dynamic,
-        GROUP_SETTINGS,
-        group_values(dynamic.broker, overrides),
-        overrides,
-        ConfigSource.DYNAMIC_GROUP_CONFIG,
-        names=names,
-        include_synonyms=include_synonyms,
-        include_documentation=include_documentation,
-    )
+    values = group_values(dynamic.broker, overrides)
+    return _describe_entity(dynamic, GROUP_SETTINGS, values, overrides, ConfigSource.DYNAMIC_GROUP_CONFIG, shown)
 
 
 def describe_client_metrics(
-    dynamic: DynamicConfig,
-    own: Mapping[str, str],
-    *,
-    names: Iterable[str] | None = None,
-    include_synonyms: bool = False,
-    include_documentation: bool = False,
+    dynamic: DynamicConfig, own: Mapping[str, str], shown: Shown = EVERY_SETTING
 ) -> list[ConfigEntry]:
     """Describe a subscription to metrics of clients whose settings are `own`."""
-    return _describe_entity(
-        dynamic,
-        CLIENT_METRICS_SETTINGS,
-        client_metrics_values(own),
-        own,
-        ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
-        names=names,
-        include_synonyms=include_synonyms,
-        include_documentation=include_documentation,
-    )
+    values = client_metrics_values(own)
+    source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+    return _describe_entity(dynamic, CLIENT_METRICS_SETTINGS, values, own, source, shown)
 
 
 def _describe_entity(
@@ -109,15 +86,11 @@ def _describe_entity(
     values: Mapping[str, Value],
     overrides: Mapping[str, str],
     own: ConfigSource,
-    *,
-    names: Iterable[str] | None,
-    include_synonyms: bool,
-    include_documentation: bool,
+    shown: Shown,
 ) -> list[ConfigEntry]:
-    wanted = frozenset(names or ())
     entries: list[ConfigEntry] = []
     for name, value in values.items():
-        if wanted and name not in wanted:
+        if not shown.has(name):
             continue
         setting = settings[name]
         text = setting.format(value)
@@ -132,21 +105,15 @@ def _describe_entity(
                 read_only=False,
                 source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
                 is_sensitive=False,
-                synonyms=synonyms if include_synonyms else (),
+                synonyms=synonyms if shown.synonyms else (),
                 type_code=setting.type,
-                documentation=setting.documentation if include_documentation else None,
+                documentation=setting.documentation if shown.documentation else None,
             )
         )
     return entries
 
 
-def describe_broker(
-    dynamic: DynamicConfig,
-    *,
-    names: Iterable[str] | None = None,
-    include_synonyms: bool = False,
-    include_documentation: bool = False,
-) -> list[ConfigEntry]:
+def describe_broker(dynamic: DynamicConfig, shown: Shown = EVERY_SETTING) -> list[ConfigEntry]:
     """Describe this broker: all known settings, and unknown ones that are set."""
     config = dynamic.broker
     texts: dict[str, str | None] = dict(config.originals)
@@ -155,29 +122,15 @@ def describe_broker(
         # know.
         if name in config.originals or not (setting.internal or _is_extra(setting)):
             texts[name] = setting.format(config.values[name])
-    wanted = frozenset(names or ())
-    return [
-        _broker_entry(
-            dynamic, name, text, cluster=False, synonyms=include_synonyms, documentation=include_documentation
-        )
-        for name, text in texts.items()
-        if not wanted or name in wanted
-    ]
+    return [_broker_entry(dynamic, name, text, shown, cluster=False) for name, text in texts.items() if shown.has(name)]
 
 
-def describe_cluster_default(
-    dynamic: DynamicConfig,
-    *,
-    names: Iterable[str] | None = None,
-    include_synonyms: bool = False,
-    include_documentation: bool = False,
-) -> list[ConfigEntry]:
+def describe_cluster_default(dynamic: DynamicConfig, shown: Shown = EVERY_SETTING) -> list[ConfigEntry]:
     """Describe the cluster's dynamic defaults: only those that are set."""
-    wanted = frozenset(names or ())
     return [
-        _broker_entry(dynamic, name, text, cluster=True, synonyms=include_synonyms, documentation=include_documentation)
+        _broker_entry(dynamic, name, text, shown, cluster=True)
         for name, text in dynamic.cluster_default.items()
-        if not wanted or name in wanted
+        if shown.has(name)
     ]
 
 
@@ -188,9 +141,7 @@ def _is_extra(setting: Setting) -> bool:
     return setting in _EXTRA
 
 
-def _broker_entry(
-    dynamic: DynamicConfig, name: str, text: str | None, *, cluster: bool, synonyms: bool, documentation: bool
-) -> ConfigEntry:
+def _broker_entry(dynamic: DynamicConfig, name: str, text: str | None, shown: Shown, *, cluster: bool) -> ConfigEntry:
     setting = broker_setting(name)
     # An unknown name may be a secret of a plug-in.
     is_sensitive = setting is None or setting.is_sensitive
@@ -203,9 +154,9 @@ def _broker_entry(
         read_only=name not in DYNAMIC_NAMES,
         source=found[0].source if found else ConfigSource.DEFAULT_CONFIG,
         is_sensitive=is_sensitive,
-        synonyms=found if synonyms else (),
+        synonyms=found if shown.synonyms else (),
         type_code=UNKNOWN_TYPE_CODE if setting is None else setting.type,
-        documentation=setting.documentation if documentation and setting is not None else None,
+        documentation=setting.documentation if shown.documentation and setting is not None else None,
     )
 
 

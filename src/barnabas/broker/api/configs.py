@@ -17,6 +17,7 @@ from barnabas.base.config.client_metrics_config import CLIENT_METRICS_SETTINGS, 
 from barnabas.base.config.definition import Setting
 from barnabas.base.config.describe import (
     ConfigEntry,
+    Shown,
     describe_broker,
     describe_client_metrics,
     describe_cluster_default,
@@ -98,7 +99,7 @@ class ConfigsApi:
             response.results.append(result)
             try:
                 self._authorize(call, resource, AclOperation.DESCRIBE_CONFIGS)
-                entries = await self._entries(resource, request.include_synonyms, request.include_documentation)
+                entries = await self._entries(resource, request)
             except Refused as refusal:
                 result.error_code, result.error_message = refusal.code, refusal.message
                 continue
@@ -110,47 +111,28 @@ class ConfigsApi:
         return response
 
     async def _entries(
-        self, resource: DescribeConfigsResource, synonyms: bool, documentation: bool
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
     ) -> Iterable[ConfigEntry]:
         dynamic, name = self._context.dynamic, resource.resource_name
-        keys = resource.configuration_keys
+        names = frozenset(resource.configuration_keys or ())
+        shown = Shown(names, request.include_synonyms, request.include_documentation)
         match resource.resource_type:
             case ConfigResourceType.TOPIC:
-                return describe_topic(
-                    dynamic,
-                    await self._topic_settings(name),
-                    names=keys,
-                    include_synonyms=synonyms,
-                    include_documentation=documentation,
-                )
+                return describe_topic(dynamic, await self._topic_settings(name), shown)
             case ConfigResourceType.BROKER if not name:
-                return describe_cluster_default(
-                    dynamic, names=keys, include_synonyms=synonyms, include_documentation=documentation
-                )
+                return describe_cluster_default(dynamic, shown)
             case ConfigResourceType.BROKER:
                 self._check_own_id(name)
-                return describe_broker(
-                    dynamic, names=keys, include_synonyms=synonyms, include_documentation=documentation
-                )
+                return describe_broker(dynamic, shown)
             case ConfigResourceType.BROKER_LOGGER:
                 self._check_own_id(name)
-                return _loggers(keys)
+                return _loggers(resource.configuration_keys)
             case ConfigResourceType.GROUP:
-                return describe_group(
-                    dynamic,
-                    await self._store.read(paths.GROUPS, _group_entity(name)),
-                    names=keys,
-                    include_synonyms=synonyms,
-                    include_documentation=documentation,
-                )
+                own = await self._store.read(paths.GROUPS, _group_entity(name))
+                return describe_group(dynamic, own, shown)
             case ConfigResourceType.CLIENT_METRICS:
-                return describe_client_metrics(
-                    dynamic,
-                    await self._store.read(paths.CLIENT_METRICS, _subscription_entity(name)),
-                    names=keys,
-                    include_synonyms=synonyms,
-                    include_documentation=documentation,
-                )
+                own = await self._store.read(paths.CLIENT_METRICS, _subscription_entity(name))
+                return describe_client_metrics(dynamic, own, shown)
         raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(resource.resource_type)}")
 
     # -- alter --------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ class FetchApi:
         waiting = context.replicas.fetches.fetch(
             params,
             wanted,
-            lambda reads: self._answer(call, fetched, params, wanted, reads),
+            partial(self._answer, call, fetched, params, wanted),
             session=fetched.session if may_follow and fetched.incremental else None,
         )
         if waiting is not None:
@@ -372,15 +372,18 @@ class FetchApi:
 
 
 def _wanted(request: FetchRequest, by_id: bool) -> list[CachedPartition]:
-    return [
-        CachedPartition(
-            _new(FetchKey, (topic.topic_id if by_id else topic.topic, partition.partition)),
-            partition.fetch_offset,
-            partition.partition_max_bytes,
-            partition.current_leader_epoch,
-            partition.last_fetched_epoch,
-            partition.log_start_offset,
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+    wanted: list[CachedPartition] = []
+    for topic in request.topics:
+        named = topic.topic_id if by_id else topic.topic
+        for partition in topic.partitions:
+            wanted.append(
+                CachedPartition(
+                    _new(FetchKey, (named, partition.partition)),
+                    partition.fetch_offset,
+                    partition.partition_max_bytes,
+                    partition.current_leader_epoch,
+                    partition.last_fetched_epoch,
+                    partition.log_start_offset,
+                )
+            )
+    return wanted

@@ -6,20 +6,23 @@ Eligible leader replicas belong to KRaft and are always null here.
 """
 
 from bisect import bisect_left
+from struct import Struct
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import ZERO_TOPIC_ID, BrokerId, TopicId
 from barnabas.base.topics import CLUSTER_METADATA_TOPIC, check_topic_name, is_internal
 from barnabas.base.words import AclOperation, AclResourceType
-from barnabas.broker.api.metadata_encoding import encoded_partitions
+from barnabas.broker.api.metadata_encoding import KnownAnswers, Question, encoded_partitions
 from barnabas.broker.runtime.turns import SLICE_ELEMENTS, in_turns
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.handler import HandlerResult, serves
+from barnabas.broker.server.large import is_long
 from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client.metadata_cache import PartitionMetadata, TopicImage
 from barnabas.broker.zookeeper_client.metadata_waits import wait_until_shown
+from barnabas.wire.frame import response_writer
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -44,6 +47,10 @@ from barnabas.wire.messages.metadata import (
 AUTO_CREATION_WAIT_S = 2.0
 #: From this version on clients may ask by id. v10 and v11 have ids in requests too, but their responses need names.
 BY_ID_FROM_VERSION = 12
+#: Answers about more topics are not kept.
+KNOWN_TOPICS_MAX = 100
+#: Size and correlation id of a frame.
+HEAD = Struct(">ii")
 
 
 def _is_by_id(wanted: MetadataRequestTopic) -> bool:
@@ -64,6 +71,7 @@ def refuse_metadata(request: MetadataRequest, code: ErrorCode, message: str | No
 class MetadataApi:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._known = KnownAnswers(context.metadata)
 
     # -- Metadata -----------------------------------------------------------------------------------------------------
 
@@ -76,25 +84,50 @@ class MetadataApi:
             return self._create_then_answer(call, request, missing)
         if request.topics is None or (call.api_version == 0 and not request.topics):
             return self._answer_all(call, request)
-        return self._answer(call, request, {})
+        if (
+            request.include_topic_authorized_operations
+            or request.include_cluster_authorized_operations
+            or call.meter is not None
+            or call.is_sliced
+            or len(request.topics) > KNOWN_TOPICS_MAX
+        ):
+            return self._answer(call, request, {})
+        names = tuple([None if _is_by_id(topic) else topic.name for topic in request.topics])
+        question = Question(call.api_version, call.channel.listener_name, names)
+        known = self._known.get(question)
+        # Which topics the sender may see can change without the metadata: ask each time. Only answers by name are kept.
+        if known is not None and all(self._shows(call, name) for name in names):
+            call.reply_parts([bytearray(HEAD.pack(len(known) + 4, call.correlation_id)) + known])
+            return None
+        response = self._answer(call, request, {})
+        if None in names or any(topic.error_code for topic in response.topics) or is_long(response):
+            return response
+        (frame,) = response_writer(MetadataResponse, call.api_version)(response, call.correlation_id)
+        self._known.keep(question, frame[HEAD.size :])  # type: ignore[index]  # it has no refs
+        call.reply_parts([frame])  # type: ignore[list-item]
+        return None
+
+    def _shows(self, call: Call, topic: str | None) -> bool:
+        return topic is not None and self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
 
     def _answer_all(self, call: Call, request: MetadataRequest) -> HandlerResult:
         response = self._without_topics(call, request)
         images = list(self._context.metadata.topics.values())
         with_operations = request.include_topic_authorized_operations
 
-        def is_shown(image: TopicImage) -> bool:
-            return self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, image.name)
-
         async def topic_by_topic() -> MetadataResponse:
             response.topics = [
-                self._topic(call, image, with_operations) async for image in in_turns(images) if is_shown(image)
+                self._topic(call, image, with_operations)
+                async for image in in_turns(images)
+                if self._shows(call, image.name)
             ]
             return response
 
         if len(images) > SLICE_ELEMENTS:
             return topic_by_topic()
-        response.topics = [self._topic(call, image, with_operations) for image in images if is_shown(image)]
+        response.topics = [
+            self._topic(call, image, with_operations) for image in images if self._shows(call, image.name)
+        ]
         return response
 
     def _to_create(self, call: Call, request: MetadataRequest) -> list[str]:
@@ -111,7 +144,7 @@ class MetadataApi:
             and topic.name != CLUSTER_METADATA_TOPIC
             and not _is_by_id(topic)
             and self._context.metadata.topic(topic.name) is None
-            and self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.name)
+            and self._shows(call, topic.name)
         ]
 
     async def _create_then_answer(self, call: Call, request: MetadataRequest, missing: list[str]) -> ApiMessage:

@@ -6,7 +6,7 @@ and version.
 """
 
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import BrokerId
@@ -20,8 +20,48 @@ LISTENER_NOT_FOUND_FROM_VERSION: Final = 6
 _OFFLINE_FROM_VERSION: Final = 5
 _LEADER_EPOCH_FROM_VERSION: Final = 7
 
+#: Limit for all answers that are kept.
+KNOWN_BYTES_MAX: Final = 4 * 1024 * 1024
+#: An answer is kept with its question.
+KNOWN_OVERHEAD_BYTES: Final = 1024
 _HEAD: Final = Struct(">hii")
 _HEAD_AND_EPOCH: Final = Struct(">hiii")
+
+
+class Question(NamedTuple):
+    """The parts of a request and of its connection that decide about the answer, besides what the sender may see."""
+
+    version: int
+    listener: str
+    topics: tuple[str | None, ...]
+
+
+class KnownAnswers:
+    """Whole answers about topics that are named, encoded, until the metadata change. Owner: the event loop.
+
+    Clients ask for the same topics again and again.
+    """
+
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
+        #: The metadata's state in which the answers are valid.
+        self._changes = -1
+        #: Frames without their size and correlation id.
+        self._answers: dict[Question, bytearray] = {}
+        self._bytes = 0
+
+    def get(self, question: Question) -> bytearray | None:
+        if self._changes != self._metadata.changes:
+            self._answers.clear()
+            self._bytes = 0
+            self._changes = self._metadata.changes
+        return self._answers.get(question)
+
+    def keep(self, question: Question, answer: bytearray) -> None:
+        """Keep an answer that was built in the present state of the metadata."""
+        if self.get(question) is None and self._bytes + len(answer) <= KNOWN_BYTES_MAX:
+            self._answers[question] = answer
+            self._bytes += len(answer) + KNOWN_OVERHEAD_BYTES
 
 
 def encoded_partitions(

@@ -6,7 +6,9 @@ v0 to v2 carry message formats before Kafka 0.11. They are advertised for older 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from itertools import islice
+from typing import Protocol, cast
 
 from barnabas.base.errors import ErrorCode, Malformed, Refused
 from barnabas.base.ids import TopicId, TopicPartition
@@ -59,6 +61,9 @@ Append = Callable[[Call, ProduceRequest, Entries, Callable[[Entries], None]], No
 ZSTD_FROM_VERSION = 7
 #: KIP-516: topics are named by their ids.
 BY_ID_FROM_VERSION = 13
+#: KIP-951: refusals name the new leader.
+LEADER_HINT_FROM_VERSION = 10
+NO_RECORDS = (ErrorCode.INVALID_RECORD, "the request has no records for this partition")
 #: A client with this id may write to the coordinators' topics, as in Kafka.
 ADMIN_CLIENT_ID = "__admin_client"
 
@@ -115,61 +120,50 @@ class ProduceApi:
             call, AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, request.transactional_id
         ):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        response = ProduceResponse()
         entries: list[AppendEntry] = []
-        answers: list[PartitionProduceResponse] = []
+        is_refused = False
         version = call.api_version
         by_id = version >= BY_ID_FROM_VERSION
         for topic_data in request.topic_data:
             topic, error = self._resolve(call, topic_data)
-            topic_response = TopicProduceResponse(name=topic, topic_id=topic_data.topic_id)
-            response.responses.append(topic_response)
+            topic_data.name = topic  # for the answer
             for data in topic_data.partition_data:
-                answer = PartitionProduceResponse(index=data.index, base_offset=-1)
-                topic_response.partition_responses.append(answer)
+                records = data.records
+                tp = _new_tp(TopicPartition, (topic, data.index))
+                entry = AppendEntry(tp, records, None, topic_data.topic_id if by_id else None)  # type: ignore[arg-type]  # checked below
+                entries.append(entry)
                 if error is not ErrorCode.NONE:
-                    answer.error_code = error
-                    if error is ErrorCode.UNKNOWN_TOPIC_ID and isinstance(data.records, memoryview):
-                        self._context.replicas.appends.refused(
-                            nameless(topic_data.topic_id, data.index), data.records, error
-                        )
-                elif not isinstance(data.records, memoryview):
-                    answer.error_code = ErrorCode.INVALID_RECORD
-                    answer.error_message = "the request has no records for this partition"
-                elif (
-                    len(data.records) <= MAGIC_AT or data.records[MAGIC_AT] != MAGIC_V2 or version < ZSTD_FROM_VERSION
-                ) and (code := _not_of_version(data.records, version)) is not ErrorCode.NONE:
-                    answer.error_code = code
-                    answer.error_message = f"Produce v{version} may not carry such a batch"
+                    entry.error = error
+                    if error is ErrorCode.UNKNOWN_TOPIC_ID and isinstance(records, memoryview):
+                        context.replicas.appends.refused(nameless(topic_data.topic_id, data.index), records, error)
+                elif not isinstance(records, memoryview):
+                    entry.error, entry.message = NO_RECORDS
+                elif (len(records) <= MAGIC_AT or records[MAGIC_AT] != MAGIC_V2 or version < ZSTD_FROM_VERSION) and (
+                    code := _not_of_version(records, version)
+                ) is not ErrorCode.NONE:
+                    entry.error, entry.message = code, f"Produce v{version} may not carry such a batch"
                 elif (
                     request.transactional_id is None
-                    and len(data.records) >= HEADER_SIZE
-                    and data.records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG
+                    and len(records) >= HEADER_SIZE
+                    and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG
                 ):
                     # Without the id, this broker can neither authorize the producer nor find the transaction's coordinator.
                     raise Refused(
                         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                         "records of a transaction need its transactional id",
                     )
-                else:
-                    tp = _new_tp(TopicPartition, (topic, data.index))
-                    entries.append(AppendEntry(tp, data.records, None, topic_data.topic_id if by_id else None))
-                    answers.append(answer)
-
-        def done(entries: Entries) -> None:
-            for answer, entry in zip(answers, entries, strict=True):
-                self._fill(call, response, answer, entry)
-            self._answer(call, request, response)
-
+                is_refused = is_refused or entry.error is not ErrorCode.NONE
+        accepted = [entry for entry in entries if entry.error is ErrorCode.NONE] if is_refused else entries
         if self.checks.topics or request.transactional_id is not None:
-            unclear = self._unclear(entries)
-            if unclear or (request.transactional_id is not None and self._unverified(call, dict(enumerate(entries)))):
+            unclear = self._unclear(accepted)
+            if unclear or (request.transactional_id is not None and self._unverified(call, dict(enumerate(accepted)))):
                 if request.acks == 0 and request.transactional_id is not None:
                     raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs to know what was written")
                 # The frame buffer is reused after the return: copy the records while they wait for the checks.
-                copies = [bytearray(entry.records) for entry in entries]
-                return self._append_later(call, request, response, entries, copies, answers, unclear)
-        self.append(call, request, entries, done)
+                for entry in accepted:
+                    entry.records = bytearray(entry.records)
+                return self._append_later(call, request, entries, accepted, unclear)
+        self.append(call, request, accepted, partial(self._answer, call, request, entries))
         return None
 
     def _append(
@@ -194,34 +188,29 @@ class ProduceApi:
         self,
         call: Call,
         request: ProduceRequest,
-        response: ProduceResponse,
         entries: list[AppendEntry],
-        copies: list[bytearray],
-        answers: list[PartitionProduceResponse],
+        accepted: list[AppendEntry],
         unclear: Sequence[int],
     ) -> ApiMessage | None:
         """Ask the schema registry, then the transaction's coordinator; append the records that both have confirmed."""
-        waiting = dict(enumerate(entries))
-        for entry, copy in zip(entries, copies, strict=True):
-            entry.records = copy
-        refusals = await asyncio.gather(*(self.checks.refusal(entries[index].tp, copies[index]) for index in unclear))
+        waiting = dict(enumerate(accepted))
+        refusals = await asyncio.gather(
+            *(self.checks.refusal(accepted[index].tp, cast(bytearray, accepted[index].records)) for index in unclear)
+        )
         for index, refused in zip(unclear, refusals, strict=True):
             if refused is not None:
-                del waiting[index]
-                self._context.replicas.appends.refuse(entries[index], refused)
-                self._fill(call, response, answers[index], entries[index])
+                self._context.replicas.appends.refuse(waiting.pop(index), refused)
         if request.transactional_id is not None:
-            await self._verify(call, request.transactional_id, waiting, answers)
+            await self._verify(call, request.transactional_id, waiting)
         appended: asyncio.Future[Entries] = asyncio.get_running_loop().create_future()
         self.append(call, request, list(waiting.values()), appended.set_result)
         call.channel.resume()
-        for index, entry in zip(waiting, await appended, strict=True):
-            self._fill(call, response, answers[index], entry)
+        await appended
         if request.acks == 0:
-            self._answer(call, request, response)
+            self._answer(call, request, entries, entries)
             return None
         self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
-        return response
+        return self._response(call, request, entries)
 
     def _unclear(self, entries: list[AppendEntry]) -> list[int]:
         """Return the indexes of the entries that need a slow check. Only the leader of a partition checks."""
@@ -260,7 +249,6 @@ class ProduceApi:
         call: Call,
         transactional_id: str,
         waiting: dict[int, AppendEntry],
-        answers: list[PartitionProduceResponse],
     ) -> None:
         """Ask the coordinator about the entries that need it. A confirmed entry gets its guard; the others get an error and
         leave `waiting`."""
@@ -279,7 +267,7 @@ class ProduceApi:
                 waiting[index].guard = verdict.guard
             else:
                 refused = waiting.pop(index)
-                answers[index].error_code, answers[index].error_message = verdict.error, verdict.message
+                refused.error, refused.message = verdict.error, verdict.message
                 self._context.replicas.appends.refused(refused.tp, refused.records, verdict.error)
 
     def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
@@ -297,39 +285,56 @@ class ProduceApi:
             return name, ErrorCode.INVALID_TOPIC_EXCEPTION
         return name, ErrorCode.NONE
 
-    def _fill(
-        self,
-        call: Call,
-        response: ProduceResponse,
-        answer: PartitionProduceResponse,
-        entry: AppendEntry,
-    ) -> None:
-        answer.log_start_offset = entry.log_start_offset
-        if entry.error is ErrorCode.NONE:
-            answer.base_offset = entry.base_offset
-            answer.log_append_time_ms = entry.log_append_time_ms
-            return
-        answer.error_code = entry.error
-        answer.error_message = entry.message
-        for error in entry.record_errors:
-            answer.record_errors.append(
-                BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)
+    def _response(self, call: Call, request: ProduceRequest, entries: Entries) -> ProduceResponse:
+        """Build the response from the outcome of each partition, in the order of the request."""
+        response = ProduceResponse()
+        outcomes = iter(entries)
+        for topic_data in request.topic_data:
+            answers: list[PartitionProduceResponse] = []
+            for entry in islice(outcomes, len(topic_data.partition_data)):
+                if entry.error is ErrorCode.NONE:
+                    answer = PartitionProduceResponse(
+                        index=entry.tp.partition,
+                        base_offset=entry.base_offset,
+                        log_append_time_ms=entry.log_append_time_ms,
+                        log_start_offset=entry.log_start_offset,
+                    )
+                else:
+                    answer = self._refusal(call, response, entry)
+                answers.append(answer)
+            response.responses.append(
+                TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=answers)
             )
-        if call.api_version >= 10 and entry.error in MOVED:
+        return response
+
+    def _refusal(self, call: Call, response: ProduceResponse, entry: AppendEntry) -> PartitionProduceResponse:
+        answer = PartitionProduceResponse(
+            index=entry.tp.partition,
+            error_code=entry.error,
+            error_message=entry.message,
+            base_offset=-1,
+            log_start_offset=entry.log_start_offset,
+            record_errors=[
+                BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)
+                for error in entry.record_errors
+            ],
+        )
+        if call.api_version >= LEADER_HINT_FROM_VERSION and entry.error in MOVED:
             leader = tell_leader(self._context, call, entry.tp, response.node_endpoints, NodeEndpoint)
             if leader is not None:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
+        return answer
 
-    def _answer(self, call: Call, request: ProduceRequest, response: ProduceResponse) -> None:
+    def _answer(self, call: Call, request: ProduceRequest, entries: Entries, _: Entries) -> None:
         if Quota.PRODUCE in self._context.quotas.limited:
             self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
         if request.acks != 0:
-            call.reply(response)
+            call.reply(self._response(call, request, entries))
             return
         # acks=0 has no response for an error: close the connection, as Kafka does, so that the client notices.
-        failed = [a.error_code for t in response.responses for a in t.partition_responses if a.error_code]
+        failed = [entry.error for entry in entries if entry.error]
         if failed:
-            call.channel.fail(f"acks=0 produce failed with {ErrorCode(failed[0]).name}, and has no response to say so")
+            call.channel.fail(f"acks=0 produce failed with {failed[0].name}, and has no response to say so")
         call.reply_nothing()
 
 

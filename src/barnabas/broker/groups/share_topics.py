@@ -42,10 +42,6 @@ class StateTopics:
         asked = self.initializing.get(topic_id)
         return self.initialized_partitions(topic_id) | (frozenset() if asked is None else asked.partitions)
 
-    def is_initializing(self, topic_id: bytes, partition: int) -> bool:
-        found = self.initializing.get(topic_id)
-        return found is not None and partition in found.partitions
-
     @property
     def topic_ids(self) -> frozenset[bytes]:
         return frozenset((*self.initializing, *self.initialized, *self.deleting))

@@ -158,7 +158,8 @@ class FetchSession:
         client."""
         if replica is None or replica != self.replica:
             # This is another sender, or another life of the same one: the resting partitions say nothing about it.
-            self.wake_all()
+            if len(self.awake) < len(self.partitions):
+                self.wake_all()
             self.replica = replica
         self.last_fetch.ms = now_ms
         self.woken.clear()
@@ -254,7 +255,7 @@ class FetchSessionCache:
             self._drop(session_id)
             return FetchContext(None, (), incremental=True)
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
-        return FetchContext(session, session.look(replica, now_ms), incremental=True)
+        return FetchContext(session, session.look(replica, now_ms), True)
 
     def _create(
         self, wanted: list[CachedPartition], *, privileged: bool, uses_topic_ids: bool, now_s: float

@@ -52,6 +52,8 @@ from barnabas.broker.replication.fetch_steps import (
 )
 from barnabas.broker.replication.follower_session import FetchEntry, FetchPlan, FetchSessionHandler
 
+#: Twice as fast as a call of the class.
+_new_entry = tuple.__new__
 A = TypeVar("A", EpochAnswer, OffsetsAnswer, TierAnswer)
 
 #: Returns where a log ends once these records are in it; None if the records do not show it.
@@ -292,13 +294,11 @@ class FetcherMachine:
                 dropped.append(partition)
             else:
                 self._held.pop(partition, None)
-                entries[partition] = FetchEntry(
-                    state.topic_id,
-                    ends.get(partition, state.fetch_offset),
-                    state.log.log_start,
-                    state.leader_epoch,
-                    state.last_fetched_epoch if self._truncates_on_fetch else UNDEFINED,
-                    self._partition_bytes_max,
+                fetch_offset = ends.get(partition, state.fetch_offset)
+                last_epoch = state.last_fetched_epoch if self._truncates_on_fetch else UNDEFINED
+                epochs = state.leader_epoch, last_epoch
+                entries[partition] = _new_entry(
+                    FetchEntry, (state.topic_id, fetch_offset, state.log.log_start, *epochs, self._partition_bytes_max)
                 )
         return entries, dropped
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from barnabas.base.clock import Clock
 from barnabas.base.errors import ErrorCode, LogDirFault, Refused
 from barnabas.base.ids import TopicPartition
-from barnabas.base.words import READ_COMMITTED
 from barnabas.broker.replication.delayed import DelayedFetch
 from barnabas.broker.replication.fetch_session_cache import CachedPartition, FetchSession
 from barnabas.broker.replication.hosted import HostedPartitions
@@ -141,9 +140,10 @@ class Fetches:
                 and partition.log is not None
                 and partition.machine.leader_epoch == leader_epoch
             ):
+                log = partition.log
                 if reads[place] is not NOTHING_NEW:
                     partition.refresh(reads[place])
-                elif not partition.has_nothing_new(want):
+                elif log.high_watermark != want.sent_high_watermark or log.log_start_offset != want.sent_log_start:
                     reads[place] = partition.offsets()
                 continue
             assert not isinstance(tp, ErrorCode)
@@ -192,17 +192,18 @@ class Fetches:
 
     def _holds_back(self, partition: Partition, params: FetchParams) -> bool:
         """Whether the replication throttle is used up and the request does not come from a replica in sync."""
-        return self._is_throttled(partition.tp) and params.replica_id not in partition.machine.isr
+        return params.replica_id not in partition.machine.isr and self._is_throttled(partition.tp)
 
     def _note_follower(
         self, partition: Partition, params: FetchParams, want: CachedPartition, log_end: int, now_ms: int
     ) -> None:
-        recorded = partition.record_follower_fetch(
-            params,
-            fetch_offset=want.fetch_offset,
-            follower_log_start=want.follower_log_start,
-            log_end=log_end,
-            now_ms=now_ms,
+        recorded = partition.machine.record_follower_fetch(
+            params.replica_id,  # type: ignore[arg-type]  # a broker's id
+            want.fetch_offset,
+            want.follower_log_start,
+            params.replica_epoch,
+            log_end,
+            now_ms,
         )
         if recorded.propose is not None:
             self._submit_isr_change(partition, recorded.propose)
@@ -228,10 +229,7 @@ class Fetches:
         offset, log = want.fetch_offset, partition.log
         if log is None or partition.machine.role not in (Role.LEADER, Role.FOLLOWER):
             return None  # failed, deleted or stopped
-        if params.replica_id >= 0:
-            bound = log.log_end_offset
-        else:
-            bound = log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark
+        bound = partition.read_bound(params)
         if bound <= offset:
             return None if offset > log.log_end_offset else 0
         if params.replica_id >= 0 and self._holds_back(partition, params):

@@ -51,6 +51,8 @@ _FETCH_WITH_REPLICA_STATE: Final = 15
 #: (error, offset, epoch) of a partition that is missing in the leader's answer.
 _NO_ANSWER: Final = (int(ErrorCode.UNKNOWN_SERVER_ERROR), -1, -1)
 
+#: Twice as fast as a call of the class.
+_new = tuple.__new__
 R = TypeVar("R", bound=ApiMessage)
 
 
@@ -209,18 +211,12 @@ class RemoteLeader:
                 if records is not None:
                     size += len(records)
                 diverging = data.diverging_epoch
-                partitions.append(
-                    FetchedPartition(
-                        TopicPartition(name, data.partition_index),
-                        data.error_code,
-                        data.high_watermark,
-                        data.log_start_offset,
-                        None
-                        if diverging is None or diverging.epoch < 0
-                        else EpochEnd(LeaderEpoch(diverging.epoch), Offset(diverging.end_offset)),
-                        records,
-                    )
-                )
+                end = None
+                if diverging is not None and diverging.epoch >= 0:
+                    end = EpochEnd(LeaderEpoch(diverging.epoch), Offset(diverging.end_offset))
+                tp = _new(TopicPartition, (name, data.partition_index))
+                offsets = data.high_watermark, data.log_start_offset
+                partitions.append(_new(FetchedPartition, (tp, data.error_code, *offsets, end, records)))
         return FetchAnswer(response.error_code, response.session_id, partitions, size)
 
     async def epoch_ends(self, questions: dict[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:

@@ -6,7 +6,7 @@ plain values, and use no collection that grows.
 
 Behaviour is that of Kafka 3.9's `Partition` with AlterPartition (KIP-497). There are two deliberate differences, both safe.
 A follower's high watermark goes back only by truncation. And `tick` advances the high watermark if a follower that was
-returning to the ISR, and held it back (see `_advance`), stops fetching.
+returning to the ISR, and held it back (see `record_append`), stops fetching.
 """
 
 from collections.abc import Callable
@@ -279,7 +279,7 @@ class PartitionMachine:
         self.role = role
         self.leaderships += is_new_leader
         self.leader = self.local_broker
-        hw_moved = self._advance(log_end, now_ms)
+        hw_moved = self.record_append(log_end, now_ms)
         return LeaderStarted(True, is_new_leader, is_new_epoch, self.leader_epoch_start, hw_moved)
 
     def become_follower(self, state: PartitionLeadership) -> FollowerStarted:
@@ -343,17 +343,9 @@ class PartitionMachine:
 
     # --- the hot path ----------------------------------------------------------------------------------------------
 
-    def record_append(self, log_end: Offset, now_ms: int) -> bool:
-        """Note that the leader's log grew, or that more of it is on disk. Return whether the high watermark moved.
-
-        It moves at once if no other broker is in the ISR.
-        """
-        return self._advance(log_end, now_ms)
-
     def record_follower_fetch(
         self,
         broker_id: BrokerId,
-        *,
         fetch_offset: int,
         follower_log_start: int,
         broker_epoch: int,
@@ -390,7 +382,7 @@ class PartitionMachine:
 
         propose = None if follower.in_maximal_isr or self._pending is not None else self._maybe_expand(follower)
         # Expand first: a returning follower must count before the high watermark moves past it.
-        hw_moved = moved and self._advance(log_end, now_ms)
+        hw_moved = moved and self.record_append(log_end, now_ms)
         if propose is not None:
             return FetchRecorded(hw_moved, log_start_moved, propose)
         if hw_moved:
@@ -404,12 +396,12 @@ class PartitionMachine:
             committed = log_start
         return self.log.maybe_increment_high_watermark(committed)
 
-    def _advance(self, log_end: int, now_ms: int) -> bool:
-        """Move the high watermark to the smallest log end of the maximal ISR, or leave it.
+    def record_append(self, log_end: int, now_ms: int) -> bool:
+        """Note that the leader's log grew, that more of it is on disk, or that a follower has more of it. Move the high
+        watermark to the smallest log end of the maximal ISR, or leave it; return whether it moved.
 
         A live follower that is caught up but not in the ISR yet counts too. Otherwise, with an ISR of one, the high watermark
         would follow the leader's log end, and a returning follower would never reach it. Never moves below min ISR.
-        watermark follows the leader's log end, and a returning follower never reaches it. Never while under min ISR.
         """
         if len(self.isr) < self._min_isr or self.role is not Role.LEADER:
             return False
@@ -453,7 +445,7 @@ class PartitionMachine:
             if lagging:
                 # Lagging followers count until the controller agrees: it may refuse, and elect one of them.
                 propose = self._propose(IsrChange.SHRINK, self.isr - lagging)
-        hw_moved = self._advance(log_end, now_ms)
+        hw_moved = self.record_append(log_end, now_ms)
         return Ticked(hw_moved, propose) if hw_moved or propose is not None else _QUIET
 
     def out_of_sync(self, now_ms: int, log_end: Offset) -> frozenset[BrokerId]:
@@ -485,7 +477,7 @@ class PartitionMachine:
         self._commit_isr(isr)
         self.partition_epoch = partition_epoch
         self.leader_recovery_state = leader_recovery_state
-        return IsrSettled(applied=True, hw_moved=self._advance(log_end, now_ms))
+        return IsrSettled(applied=True, hw_moved=self.record_append(log_end, now_ms))
 
     def isr_rejected(self, proposal: ProposeIsr, error: ErrorCode) -> IsrSettled:
         """Handle a refusal, or a missing answer (then `error` is the error of the connection)."""
@@ -504,7 +496,7 @@ class PartitionMachine:
         """Apply the topic's changed setting. Return whether the high watermark moved."""
         self.min_insync_replicas = minimum
         self._min_isr = min(minimum, len(self._order) + 1)
-        return self._advance(log_end, now_ms)
+        return self.record_append(log_end, now_ms)
 
     def _maybe_expand(self, follower: FollowerPosition) -> ProposeIsr | None:
         """Propose a follower for the ISR once it has all committed records *and* all records of earlier leaders.

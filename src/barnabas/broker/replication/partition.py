@@ -25,7 +25,7 @@ from barnabas.broker.replication.fetch_session_cache import CachedPartition, Fet
 from barnabas.broker.replication.log_waits import cut
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
-from barnabas.broker.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
+from barnabas.broker.replication.state import PartitionLeadership, ProposeIsr, Role
 from barnabas.broker.replication.topic_counters import TopicCounters
 from barnabas.broker.storage.epoch_cache import EpochEnd, EpochEntry
 from barnabas.broker.storage.log import Log
@@ -127,7 +127,7 @@ class Partition:
 
     @property
     def log_start(self) -> Offset:
-        return self.local_log.log_start_offset
+        return (self.log or self.local_log).log_start_offset
 
     @property
     def tier_end(self) -> Offset:
@@ -136,7 +136,7 @@ class Partition:
 
     @property
     def log_end(self) -> Offset:
-        return self.local_log.log_end_offset
+        return (self.log or self.local_log).log_end_offset
 
     @property
     def high_watermark(self) -> Offset:
@@ -144,7 +144,7 @@ class Partition:
 
     @property
     def latest_epoch(self) -> LeaderEpoch | None:
-        return self.local_log.latest_epoch
+        return (self.log or self.local_log).latest_epoch
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         return self.local_log.end_offset_for_epoch(epoch)
@@ -161,9 +161,10 @@ class Partition:
     ) -> tuple[AppendInfo, bool]:
         """Append a batch; return the result, and whether the high watermark moved."""
         machine = self.machine
-        error = machine.check_append(required_acks)
-        if error is not ErrorCode.NONE:
-            raise Refused(error, self._why_not_appended(error))
+        if machine.role is not Role.LEADER or required_acks == -1:
+            error = machine.check_append(required_acks)
+            if error is not ErrorCode.NONE:
+                raise Refused(error, self._why_not_appended(error))
         log = self.log or self.local_log
         try:
             info = log.append_as_leader(records, machine.leader_epoch, now_ms, origin, verification_guard)
@@ -197,9 +198,9 @@ class Partition:
 
     def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
         """Append the leader's records, then take over its high watermark and log start. True: `flush.messages` is reached."""
-        log = self.local_log
+        log = self.log or self.local_log
         flush_due = False
-        if len(records):
+        if records:
             info = log.append_as_follower(records, now_ms=self._clock.now_ms(), leader_epoch=self.machine.leader_epoch)
             flush_due = info is not None and info.flush_due
         moved = self.machine.record_follower_append(
@@ -283,20 +284,27 @@ class Partition:
     def read(self, params: FetchParams, want: CachedPartition, max_bytes: int, min_one_batch: bool) -> PartitionRead:
         from_follower = params.replica_id >= 0
         machine = self.machine
-        error = machine.check_leader_epoch(
-            want.current_leader_epoch, require_leader=from_follower or not params.may_read_from_follower
-        )
-        if error is ErrorCode.NONE and from_follower:
+        if machine.role is not Role.LEADER or want.current_leader_epoch not in (-1, machine.leader_epoch):
+            error = machine.check_leader_epoch(
+                want.current_leader_epoch, require_leader=from_follower or not params.may_read_from_follower
+            )
+            if error is not ErrorCode.NONE:
+                return PartitionRead(error)
+        if from_follower:
             error = machine.check_follower(BrokerId(params.replica_id), want.current_leader_epoch)
-        if error is not ErrorCode.NONE:
-            return PartitionRead(error)
+            if error is not ErrorCode.NONE:
+                return PartitionRead(error)
         log = self.log or self.local_log
         fetch_offset = want.fetch_offset
         result = PartitionRead()
         bound = result.high_watermark = log.high_watermark
         result.last_stable_offset = log.last_stable_offset
         result.log_start_offset = log.log_start_offset
-        if want.last_fetched_epoch >= 0:
+        if want.last_fetched_epoch >= 0 and not (
+            # The reader's records end in the newest epoch, within the log: this is the usual case.
+            want.last_fetched_epoch == log.epochs.latest_epoch
+            and log.log_start_offset <= fetch_offset <= log.log_end_offset
+        ):
             diverging = self._diverging(log, fetch_offset=fetch_offset, last_fetched_epoch=want.last_fetched_epoch)
             if diverging is not None:
                 result.diverging_epoch = diverging
@@ -416,15 +424,14 @@ class Partition:
 
     def read_bound(self, params: FetchParams) -> Offset:
         """Return the end of a read: the log end for followers, the high watermark or the last stable offset for consumers."""
-        log = self.local_log
+        log = self.log or self.local_log
         if params.replica_id >= 0:
             return log.log_end_offset
         return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark
 
     def _diverging(self, log: Log, *, fetch_offset: int, last_fetched_epoch: int) -> DivergingEpoch | None:
-        """Return where the reader's log and ours diverge, if they do (KIP-595)."""
-        if last_fetched_epoch == log.epochs.latest_epoch and log.log_start_offset <= fetch_offset <= log.log_end_offset:
-            return None
+        """Return where the reader's log and ours diverge, if they do (KIP-595). The caller has excluded that they end in the
+        same epoch."""
         end = log.end_offset_for_epoch(last_fetched_epoch)
         if end.epoch < 0 or end.end_offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: no epoch at or below {last_fetched_epoch} here")
@@ -433,18 +440,6 @@ class Partition:
         if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
             return DivergingEpoch(end.epoch, end.end_offset)
         return None
-
-    def record_follower_fetch(
-        self, params: FetchParams, *, fetch_offset: int, follower_log_start: int, log_end: int, now_ms: int
-    ) -> FetchRecorded:
-        return self.machine.record_follower_fetch(
-            BrokerId(params.replica_id),
-            fetch_offset=fetch_offset,
-            follower_log_start=follower_log_start,
-            broker_epoch=params.replica_epoch,
-            log_end=log_end,
-            now_ms=now_ms,
-        )
 
     def end_for_consumer(self, current_leader_epoch: int) -> Offset | None:
         """Return the high watermark, if this broker leads and is sure of it; else None: `leader_log` and `offset_for` give the

@@ -88,6 +88,8 @@ class Call:
     is_charged: bool = False
     #: Whether its handler goes on after its first turn, and still uses the request. False while it merely waits.
     is_running: bool = False
+    #: Whether its handler gets the request in slices: then it returns an answer to each, and must not send it.
+    is_sliced: bool = False
     #: Whether its answer was sent while its handler was still running.
     is_sent: bool = False
     #: Time on the loop that is not charged yet; the current step began at `busy_since_s`, 0 if there is none.

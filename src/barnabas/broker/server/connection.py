@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._in_flight.append(call)
             if call.parts is not None:
-                self._send_ready()
+                self._send_ready(self._loop.time())
 
     def _keep(self, rest: memoryview, *, size_first: bool = False) -> None:
         assert self._transport is not None
@@ -368,13 +368,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._send(call, self.turn_s)
             return
         call.answered_s = self._loop.time()
-        self._send_ready()
-        if not self._starting:
+        self._send_ready(call.answered_s)
+        if not self._starting and (self._backlog is not None or self._finishing):
             self.resume()
 
-    def _send_ready(self) -> None:
+    def _send_ready(self, now_s: float) -> None:
         in_flight = self._in_flight
-        now_s = self._loop.time()
         while in_flight and in_flight[0].parts is not None:
             self._send(in_flight.popleft(), now_s)
         if self._started_bytes and not in_flight:

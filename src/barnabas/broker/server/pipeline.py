@@ -203,6 +203,7 @@ class Pipeline:
     async def _in_slices(self, call: Call, request: ApiMessage, shape: large.Shape) -> ApiMessage:
         """Pass the handler a few elements at a time. Other requests run in between."""
         whole: ApiMessage | None = None
+        call.is_sliced = True
         for part in large.slices(request, shape):
             result = call.api.execute(call, part)
             assert result is not None, f"{call.api.name} answers its calls later, so its requests cannot be sliced"

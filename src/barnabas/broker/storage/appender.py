@@ -5,7 +5,7 @@ import struct
 from typing import Final, NoReturn
 
 from barnabas.base.errors import BarnabasError, BrokenInvariant, ErrorCode, Refused
-from barnabas.base.ids import Offset
+from barnabas.base.ids import NO_PRODUCER_ID, Offset
 from barnabas.broker.storage.log_append import check_leader_batch, follower_batches
 from barnabas.broker.storage.log_flush import LogFlusher
 from barnabas.broker.storage.log_segments import LogSegments
@@ -126,9 +126,12 @@ class LogAppender:
         state = self._state
         if state.is_closed:
             raise state.storage_error()
-        end = self._begins_at(records)
+        end: int = state.log_end_offset
+        if end == state.log_start_offset:
+            end = self._begins_at(records)
         batches: list[tuple[BatchHeader, EndTxnMarker | None]] = []
         size, count = 0, 0
+        has_producer = False
         max_timestamp, offset_of_max = -1, -1
         for after, header in follower_batches(records, log_end_offset=end, partition=state.partition):
             if header.leader_epoch > leader_epoch:
@@ -144,6 +147,7 @@ class LogAppender:
             batches.append((header, marker))
             if header.max_timestamp > max_timestamp:
                 max_timestamp, offset_of_max = header.max_timestamp, header.base_offset + header.last_offset_delta
+            has_producer = has_producer or header.producer_id != NO_PRODUCER_ID
             count += header.record_count
             size = after
         if not batches:
@@ -151,25 +155,20 @@ class LogAppender:
         if end < state.log_end_offset:
             self._truncator.restart_at(end, log_start_offset=state.log_start_offset)
         first, last = batches[0][0].base_offset, batches[-1][0].last_offset
-        plan = state.producers.analyze(batches, Origin.REPLICATION)
-        for append in plan.appends:
-            for warning in append.warnings:
-                logger.warning("%s", warning)
+        plan: AppendPlan | None = None
+        if has_producer:
+            plan = state.producers.analyze(batches, Origin.REPLICATION)
+            for append in plan.appends:
+                for warning in append.warnings:
+                    logger.warning("%s", warning)
         data = records if size == len(records) else memoryview(records)[:size]
         self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
         # Only after the write: an append refused for want of a descriptor comes again, and must find the old epochs.
         for header, _ in batches:
             self._start_epoch(header.leader_epoch, header.base_offset)
-        return AppendInfo(
-            Offset(first),
-            Offset(last),
-            NO_LOG_APPEND_TIME,
-            state.log_start_offset,
-            count,
-            size,
-            False,
-            self._flusher.is_due(),
-        )
+        is_due = self._flusher.is_due()
+        log_start = state.log_start_offset
+        return _new_info(AppendInfo, (first, last, NO_LOG_APPEND_TIME, log_start, count, size, False, is_due, False))
 
     def _append_failed(self, error: OSError, first: int) -> NoReturn:
         """Raise a fault. Without a descriptor the next append may succeed; after a partly written one the log must close."""
@@ -185,12 +184,13 @@ class LogAppender:
         raise BrokenInvariant(f"{self._state.partition}: an append failed half-way: {error!r}") from error
 
     def _begins_at(self, records: bytes | bytearray | memoryview) -> int:
-        """Return the offset at which these records may begin: the log end. But DeleteRecords may leave the log start inside a
-        batch. The leader sends that batch whole, so an empty replica starts with the batch too, and hides the deleted part."""
-        end, start = self._state.log_end_offset, self._state.log_start_offset
-        if end == start and len(records) >= HEADER_SIZE:
+        """Return the offset at which records may begin in an empty log: the log end. But DeleteRecords may leave the log start
+        inside a batch. The leader sends that batch whole, so an empty replica starts with the batch too, and hides the
+        deleted part."""
+        end = self._state.log_end_offset
+        if len(records) >= HEADER_SIZE:
             header = read_header(records)
-            if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
+            if 0 <= header.base_offset < end <= header.base_offset + header.last_offset_delta:
                 return header.base_offset
         return end
 

@@ -84,7 +84,11 @@ class FileRange:
         """Event loop only. A second call does no harm: a connection may fail while its last range is being sent."""
         if not self._released:
             self._released = True
-            self.handle.unpin()
+            handle = self.handle
+            if handle.pins > 1:
+                handle.pins -= 1
+            else:
+                handle.unpin()
 
     def read(self) -> bytes:
         """Return the bytes, for TLS, for tools and for tests. Any thread, before `release`."""

@@ -73,12 +73,6 @@ class IndexFile(ABC):
         return self._entries
 
     @property
-    def max_entries(self) -> int:
-        if not self._opened:
-            self.open()
-        return self._length // self.ENTRY_SIZE
-
-    @property
     def is_full(self) -> bool:
         if not self._opened:
             self.open()

@@ -74,6 +74,8 @@ class MetadataCache:
         self._names: dict[TopicId, str] = {}
         self._controller_id: BrokerId | None = None
         self._version = 0
+        #: Grows with every update, whatever it changes.
+        self.changes = 0
         self._listeners: list[Listener] = []
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -204,6 +206,7 @@ class MetadataCache:
         self._notify(MetadataChange(deleted=tuple(deleted), deleted_ids=frozenset(gone - {ZERO_TOPIC_ID})))
 
     def _notify(self, change: MetadataChange) -> None:
+        self.changes += 1
         for listener in tuple(self._listeners):
             listener(change)
 

@@ -5,6 +5,7 @@ from barnabas.base.config.definitions import extra
 from barnabas.base.config.describe import (
     ConfigEntry,
     ConfigSynonym,
+    Shown,
     describe_broker,
     describe_cluster_default,
     describe_topic,
@@ -26,13 +27,13 @@ def dynamic(static: dict[str, str] | None = None) -> DynamicConfig:
 
 
 def one_topic(config: DynamicConfig, name: str, overrides: dict[str, str] | None = None) -> ConfigEntry:
-    entries = describe_topic(config, overrides or {}, names=[name], include_synonyms=True, include_documentation=True)
+    entries = describe_topic(config, overrides or {}, Shown(frozenset({name}), synonyms=True, documentation=True))
     assert len(entries) == 1
     return entries[0]
 
 
 def one_broker(config: DynamicConfig, name: str) -> ConfigEntry:
-    entries = describe_broker(config, names=[name], include_synonyms=True, include_documentation=True)
+    entries = describe_broker(config, Shown(frozenset({name}), synonyms=True, documentation=True))
     assert len(entries) == 1
     return entries[0]
 
@@ -134,7 +135,7 @@ def test_cluster_default_shows_only_what_is_set_there() -> None:
     config = dynamic({"log.segment.bytes": "100"})
     config.set_cluster_default({"log.segment.bytes": "200", "leader.replication.throttled.rate": "7"})
     config.set_broker({"log.segment.bytes": "300"})
-    entries = {entry.name: entry for entry in describe_cluster_default(config, include_synonyms=True)}
+    entries = {entry.name: entry for entry in describe_cluster_default(config, Shown(synonyms=True))}
     assert set(entries) == {"log.segment.bytes", "leader.replication.throttled.rate"}
     assert entries["log.segment.bytes"].value == "200"
     assert entries["log.segment.bytes"].source is CLUSTER

@@ -5,7 +5,7 @@ from typing import get_type_hints
 import pytest
 
 from barnabas.base.config.broker import BrokerConfig
-from barnabas.base.config.describe import describe_group
+from barnabas.base.config.describe import Shown, describe_group
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.config.group_config import (
     GROUP_SETTINGS,
@@ -133,7 +133,7 @@ def test_setting_that_cannot_be_used_does_not_take_the_others_with_it() -> None:
 def test_description_names_the_source_of_each_value() -> None:
     config = dynamic(group_share_delivery_count_limit="3")
     own = {"share.isolation.level": "read_committed"}
-    entries = {each.name: each for each in describe_group(config, own, include_synonyms=True)}
+    entries = {each.name: each for each in describe_group(config, own, Shown(synonyms=True))}
     assert set(entries) == set(GROUP_SETTINGS)
     isolation, limit, reset = (
         entries[name] for name in ("share.isolation.level", "share.delivery.count.limit", "share.auto.offset.reset")

@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.catalog import BROKER_SETTINGS, DYNAMIC_NAMES
-from barnabas.base.config.describe import describe_broker, describe_cluster_default
+from barnabas.base.config.describe import Shown, describe_broker, describe_cluster_default
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.errors import BarnabasError, ConfigError
 from barnabas.broker.api.configs import _result
@@ -41,8 +41,8 @@ def test_value_is_shown_nowhere(name: str, caplog: pytest.LogCaptureFixture) -> 
     shown = [
         repr(_result(entry))
         for entry in (
-            *describe_broker(dynamic, include_synonyms=True, include_documentation=True),
-            *describe_cluster_default(dynamic, include_synonyms=True),
+            *describe_broker(dynamic, Shown(synonyms=True, documentation=True)),
+            *describe_cluster_default(dynamic, Shown(synonyms=True)),
         )
     ]
     assert {each.name for each in describe_broker(dynamic)} >= set(names)
@@ -56,7 +56,7 @@ def test_dynamic_value_is_shown_nowhere_and_refused_without_being_repeated(name:
     dynamic = DynamicConfig(BASE)
     own = f"listener.name.client.{name}"
     assert dynamic.set_broker({own: SECRET}) == ()
-    assert SECRET not in repr([_result(entry) for entry in describe_broker(dynamic, include_synonyms=True)])
+    assert SECRET not in repr([_result(entry) for entry in describe_broker(dynamic, Shown(synonyms=True))])
     refusals: list[str] = []
     for change in (
         lambda: dynamic.validate_broker_change({name: SECRET}, per_broker=True),

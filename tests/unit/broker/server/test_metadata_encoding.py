@@ -1,13 +1,26 @@
 """Partitions in Metadata answers are packed by hand and kept: the bytes are those of the message, and never old."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicId
-from barnabas.broker.api.metadata_encoding import encoded_partitions
+from barnabas.broker.api.metadata import MetadataApi
+from barnabas.broker.api.metadata_encoding import KNOWN_BYTES_MAX, KnownAnswers, Question, encoded_partitions
+from barnabas.broker.server.call import Call
+from barnabas.broker.server.handler import handlers_of
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
 from barnabas.wire.codec import decode, encode
-from barnabas.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from barnabas.wire.frame import parse_response_header
+from barnabas.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from barnabas.wire.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -108,3 +121,76 @@ def test_dead_broker_is_not_leader_in_cached_answers() -> None:
     assert [(each.leader_id, each.offline_replicas) for each in partitions_for(cache, 12)] == [(1, [])]
     change(cache, brokers=(broker(2, "IN"),))
     assert [(each.leader_id, each.offline_replicas) for each in partitions_for(cache, 12)] == [(-1, [1, 3])]
+
+
+class Asker:
+    """A client of a broker that knows the topics of a cache."""
+
+    def __init__(self, cache: MetadataCache) -> None:
+        self.hidden: set[str] = set()
+        self.calls = 0
+        context: Any = SimpleNamespace(
+            metadata=cache,
+            cluster_id="cluster",
+            config=SimpleNamespace(auto_create_topics_enable=True),
+            shows=lambda call, operation, resource, name: name not in self.hidden,
+            allows_topic=lambda call, operation, name: name not in self.hidden,
+        )
+        (self._handler,) = [each for each in handlers_of(MetadataApi(context)) if each.name == "Metadata"]
+
+    def ask(self, *topics: str, version: int = 12, listener: str = "IN") -> MetadataResponse:
+        self.calls += 1
+        frames: list[bytearray] = []
+        channel: Any = SimpleNamespace(
+            listener_name=listener, answered=lambda call: frames.append(bytearray().join(call.parts))
+        )
+        call = Call(channel, self._handler, version, self.calls, None, 0.0)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=each) for each in topics])
+        result = self._handler.execute(call, request)
+        if result is not None:
+            assert isinstance(result, MetadataResponse)
+            call.reply(result)
+        (frame,) = frames
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        correlation_id, at = parse_response_header(MetadataResponse.API_KEY, version, frame, 4)
+        assert correlation_id == self.calls
+        return decode(MetadataResponse, frame, version, at)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_answer_that_is_known_is_the_same(version: int) -> None:
+    asker = Asker(cache_of(state(0, 1), state(1, 2), brokers=(broker(1, "IN"), broker(2, "IN"))))
+    first = asker.ask("t", version=version)
+    assert [each.leader_id for each in first.topics[0].partitions] == [1, 2]
+    assert asker.ask("t", version=version) == first
+    assert asker.ask("t", version=version, listener="OUT") != first
+
+
+def test_known_answer_ends_with_the_state_of_the_metadata() -> None:
+    cache = cache_of(state(0, 1), brokers=(broker(1, "IN"), broker(2, "IN")))
+    asker = Asker(cache)
+    assert asker.ask("t").topics[0].partitions[0].leader_id == 1
+    change(cache, state(0, 2), brokers=(broker(1, "IN"), broker(2, "IN")))
+    assert asker.ask("t").topics[0].partitions[0].leader_id == 2
+    change(cache, brokers=(broker(2, "IN"),))
+    assert [each.node_id for each in asker.ask("t").brokers] == [2]
+
+
+def test_known_answer_is_not_for_a_client_that_may_not_see_the_topic_any_more() -> None:
+    asker = Asker(cache_of(state(0, 1), brokers=(broker(1, "IN"),)))
+    assert asker.ask("t").topics[0].error_code == ErrorCode.NONE
+    asker.hidden.add("t")
+    refused = asker.ask("t").topics[0]
+    assert (refused.error_code, refused.partitions) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, [])
+    asker.hidden.clear()
+    assert asker.ask("t").topics[0].partitions
+
+
+def test_known_answers_are_bounded() -> None:
+    cache = cache_of(state(0, 1), brokers=(broker(1, "IN"),))
+    known = KnownAnswers(cache)
+    answer = bytearray(100_000)
+    for number in range(100):
+        known.keep(Question(12, "IN", (f"t{number}",)), answer)
+    kept = sum(known.get(Question(12, "IN", (f"t{number}",))) is not None for number in range(100))
+    assert 30 <= kept * len(answer) // 100_000 <= KNOWN_BYTES_MAX // len(answer)

@@ -75,7 +75,7 @@ def produce(
 
     def append(entries: Any, **rest: Any) -> None:
         appended.extend(entries)
-        rest["on_done"]([])
+        rest["on_done"](entries)
 
     context: Any = SimpleNamespace(
         allows=lambda *args: allowed,
@@ -88,12 +88,8 @@ def produce(
         acks=acks, transactional_id=transaction, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
     api: Any = ProduceApi(context, SimpleNamespace())  # type: ignore[arg-type]
+    api.handle(call, request)
     if appended:
-        return None
-    try:
-        api.handle(call, request)
-    except ValueError:
-        assert len(appended) == 1  # strict zip: the fake has no outcome for it
         return None
     assert isinstance(call.response, ProduceResponse)
     return call.response.responses[0].partition_responses[0]
@@ -233,7 +229,7 @@ def test_topic_ids_are_refused_in_metadata_versions_that_cannot_answer_them(
     version: int, topic: MetadataRequestTopic
 ) -> None:
     request = MetadataRequest(topics=[topic])
-    api: Any = MetadataApi(SimpleNamespace())  # type: ignore[arg-type]
+    api: Any = MetadataApi(SimpleNamespace(metadata=None))  # type: ignore[arg-type]
     with pytest.raises(Refused) as caught:
         api.handle(Replies(version), request)
     assert caught.value.code is ErrorCode.INVALID_REQUEST

@@ -168,14 +168,14 @@ async def test_produce_of_one_record_takes_few_calls(world: World, acks: int) ->
     request = produced(acks)
     answer = decode(await asyncio.to_thread(world.client.ask, [request]), ProduceResponse)
     assert answer.responses[0].partition_responses[0].error_code == 0
-    assert await calls_of(world.client.ask, [request] * (WARM + REQUESTS)) <= 52
+    assert await calls_of(world.client.ask, [request] * (WARM + REQUESTS)) <= 46
 
 
 async def test_fetch_that_finds_records_takes_few_calls(world: World) -> None:
     request = world.fetch(0, -1, {0: 0})
     await asyncio.to_thread(world.client.ask, [world.produce])
     assert (await world.ask(request, FetchResponse)).responses[0].partitions[0].records
-    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 68
+    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 61
 
 
 async def test_fetch_of_one_changed_partition_in_a_session_takes_few_calls(world: World) -> None:
@@ -184,7 +184,7 @@ async def test_fetch_of_one_changed_partition_in_a_session_takes_few_calls(world
     found = await world.ask(world.fetch(session_id, 1, {0: 0}), FetchResponse)
     assert [each.partition_index for each in found.responses[0].partitions] == [0]
     requests = [encode(world.fetch(session_id, 2 + each, {0: 0})) for each in range(WARM + REQUESTS)]
-    assert await calls_of(world.client.ask, requests) <= 74
+    assert await calls_of(world.client.ask, requests) <= 68
 
 
 async def test_long_poll_and_the_produce_that_it_waits_for_take_few_calls(world: World) -> None:
@@ -199,7 +199,7 @@ async def test_long_poll_and_the_produce_that_it_waits_for_take_few_calls(world:
             answer = decode(world.client.receive(), FetchResponse)
             assert len(answer.responses[0].partitions) == 1
 
-    assert await calls_of(ask, requests) <= 140
+    assert await calls_of(ask, requests) <= 132
     producer.close()
 
 
@@ -209,7 +209,7 @@ async def test_commit_takes_few_calls(world: World) -> None:
     request = OffsetCommitRequest(group_id="readers", topics=[topic])
     await world.coordinator("readers")
     assert (await world.ask(request, OffsetCommitResponse)).topics[0].partitions[0].error_code == 0
-    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 150
+    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 114
 
 
 async def test_heartbeat_takes_few_calls(world: World) -> None:
@@ -230,9 +230,9 @@ async def test_heartbeat_takes_few_calls(world: World) -> None:
     await world.ask(sync, SyncGroupResponse)
     request = HeartbeatRequest(group_id="readers", generation_id=generation_id, member_id=member_id)
     assert (await world.ask(request, HeartbeatResponse)).error_code == 0
-    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 60
+    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 56
 
 
 async def test_metadata_that_has_not_changed_takes_few_calls(world: World) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")], allow_auto_topic_creation=False)
-    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 60
+    assert await calls_of(world.client.ask, [encode(request)] * (WARM + REQUESTS)) <= 28

@@ -66,6 +66,14 @@ def test_broker_that_no_other_reaches_is_one_finding() -> None:
     assert "brokers 1, 3 do not reach it either" in finding.message
 
 
+def test_broker_that_refuses_the_doctor_and_the_other_brokers_has_another_password() -> None:
+    untrusted = replace(CUT, reason="wrong password", is_untrusted=True)
+    view = replace(seen({(1, 2): untrusted, (3, 2): untrusted}), unreachable={2: "wrong password"})
+    view = replace(view, brokers={broker: each for broker, each in view.brokers.items() if broker != 2})
+    finding = only(view)
+    assert (finding.check, finding.subject) == ("broker-login-refused", "broker 2")
+
+
 def test_broker_that_only_clients_do_not_reach_runs() -> None:
     view = replace(seen({}), unreachable={2: "no answer within 5000 ms"})
     view = replace(view, brokers={broker: each for broker, each in view.brokers.items() if broker != 2})
@@ -163,9 +171,15 @@ def test_lost_majority_names_the_members_that_are_away_and_is_the_only_error() -
 
 def test_member_that_one_broker_does_not_reach_is_a_matter_of_the_network() -> None:
     view = ensemble()
-    cut = replace(HEALTHY, members={**view.brokers[2].members, "a:2181": DOWN})
+    cut = replace(HEALTHY, members={**view.brokers[2].members, "a:2181": replace(DOWN, failing_ms=16_000)})
     finding = only(replace(view, brokers={**view.brokers, 2: cut}))
     assert finding.message == "brokers 2 do not reach it (no answer within 5 s); brokers 1, 3 do"
+
+
+def test_member_that_some_brokers_have_not_asked_since_it_died_is_not_called_alive() -> None:
+    view = ensemble()
+    first = replace(HEALTHY, members={**view.brokers[2].members, "a:2181": DOWN})
+    assert "it does not answer" in only(replace(view, brokers={**view.brokers, 2: first})).message
 
 
 def test_broker_that_reaches_no_member_does_not_accuse_them() -> None:

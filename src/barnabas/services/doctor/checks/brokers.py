@@ -33,6 +33,9 @@ def answer(view: ClusterView) -> list[Finding]:
         message = f"its advertised address {broker.host}:{broker.port} does not answer: {reason}"
         advice = "is it running? If so, set advertised.listeners to an address that clients reach, and restart it"
         means = "clients cannot use the partitions that it leads"
+        views = [each.neighbours[broker_id] for each in view.brokers.values() if broker_id in each.neighbours]
+        if views and all(each.is_untrusted for each in views):
+            continue  # it runs, and refuses all logins: see `neighbours.reach_each_other`
         reach, fail = _others_view(view, broker_id)
         if reach and not fail:
             message += f"; brokers {some(reach)} reach it"

@@ -19,8 +19,8 @@ def reach_each_other(view: ClusterView) -> list[Finding]:
     failing = {
         pair: seen
         for pair, seen in _pairs(view).items()
-        # `brokers.answer` reports brokers that the doctor does not reach either.
-        if seen.failing_ms is not None and pair[1] not in view.unreachable
+        # `brokers.answer` reports brokers that the doctor does not reach either, unless the reason is a refused login.
+        if seen.failing_ms is not None and (seen.is_untrusted or pair[1] not in view.unreachable)
     }
     if not failing:
         return []

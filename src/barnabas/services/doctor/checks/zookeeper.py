@@ -1,6 +1,7 @@
 """ZooKeeper: whether brokers reach it, how fast it answers, and whether its disk has space. Pure."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from barnabas.base.times import time_in
 from barnabas.base.znode_path import closing_command
@@ -8,7 +9,9 @@ from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.free_space import free_space, nearly_full
 from barnabas.services.doctor.view import ClusterView, MemberView
 
-_MEANS = (
+#: Brokers ask a member every ten seconds, each at its own time: within this time some have not noticed yet.
+MEMBER_ROUND_MS: Final = 15_000
+_MEANS: Final = (
     "partitions with a leader work; no leader is elected when a broker fails, and topics, settings, ACLs and users "
     "cannot be changed"
 )
@@ -72,7 +75,7 @@ def _member_fails(view: ClusterView, name: str, views: Mapping[int, MemberView])
     failing = {broker: each for broker, each in views.items() if each.failing_ms is not None}
     since_ms = view.now_ms - max(each.failing_ms or 0 for each in failing.values())
     reason = next(iter(failing.values())).reason
-    if len(failing) < len(views):
+    if len(failing) < len(views) and min(each.failing_ms or 0 for each in failing.values()) > MEMBER_ROUND_MS:
         reached_by = some(sorted(set(views) - set(failing)))
         message = f"brokers {some(sorted(failing))} do not reach it ({reason}); brokers {reached_by} do"
         advice = "look at the network between them; the member itself works"
