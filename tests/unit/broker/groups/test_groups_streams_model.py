@@ -157,7 +157,16 @@ class StreamsModel(RuleBasedStateMachine):
 
     @rule(delta_ms=st.sampled_from([1_000, 1_000, 5_000, 5_000, 30_000, 46_000, 61_000]))
     def let_time_pass(self, delta_ms: int) -> None:
+        self.advance(delta_ms)
+
+    def advance(self, delta_ms: int) -> None:
         self.h.advance(delta_ms)
+        self.note_deletion()
+
+    def note_deletion(self) -> None:
+        """A group that was deleted, or was empty when offsets were looked through, begins with its first epoch again."""
+        if GROUP not in self.h.machine.groups:
+            self.epochs.clear()
 
     @rule(is_refusing=st.sampled_from([False, False, True]))
     def log_refuses(self, is_refusing: bool) -> None:
@@ -173,14 +182,13 @@ class StreamsModel(RuleBasedStateMachine):
     def delete_group(self) -> None:
         if not self.h.refuses:
             self.h.ask(lambda machine: machine.delete_groups([GROUP]))
-            if GROUP not in self.h.machine.groups:
-                self.epochs.clear()
+            self.note_deletion()
 
     @rule(clients=st.lists(clients, unique_by=id, min_size=1, max_size=SIZE_MAX))
     def calm_down(self, clients: list[StreamsClient]) -> None:
         """Only these members stay; then every task runs once, and as many standbys as there is room for."""
         self.h.refuses = False
-        self.h.advance(61_000)  # all sessions end
+        self.advance(61_000)  # all sessions end
         self.h.sent.clear()
         for name, count in {"t": 3, "r": 0, "c": 0}.items():
             self.h.topics.set(name, count)
