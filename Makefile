@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself; on a fresh clone `make test` and `make demo` are all you need.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test interop soak coverage bench simulate fuzz demo demo-link docs dist lock clean
+.PHONY: help setup check test interop soak coverage bench simulate fuzz demo demo-link docs dist release lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -85,6 +85,9 @@ $(VENV)/.ready-docs: $(READY)
 
 dist: $(VENV)/.ready-release ## Source archive and wheel in dist/, checked: twine, an empty environment on every Python that is here
 	scripts/dist $(BIN)
+
+release: $(VENV)/.ready-release ## Version, changelog, packages, site, image: make release VERSION=0.2.0. Stops before anything leaves this machine
+	$(BIN)/python scripts/release.py $(VERSION)
 
 $(VENV)/.ready-release: $(READY)
 	@scripts/setup $(VENV) release

@@ -11,6 +11,7 @@ from pathlib import Path
 from barnabas.spark.connect.classes import CLASSES
 from barnabas.spark.connect.connector import COMMON, SINK, SOURCE
 from barnabas.spark.connect.converters.table import CONVERTERS
+from barnabas.spark.connect.elsewhere import ELSEWHERE
 from barnabas.spark.connect.options import Option, Refused, Row, Without
 from barnabas.spark.connect.transforms.table import PREDICATES, TRANSFORMS
 
@@ -54,6 +55,14 @@ def lines() -> Iterator[str]:
     for of in CLASSES:
         names = "<br>".join(f"`{each}`" for each in (of.name, *of.aliases))
         yield f"| {names} | {of.kind} | {cell(of.does)} |"
+    yield ""
+    yield from (
+        "Another part of barnabas does the work of these classes. They are refused, with the command to run:",
+        "",
+    )
+    yield from ("| class | instead |", "|---|---|")
+    for name, elsewhere in ELSEWHERE.items():
+        yield f"| `{name}` | {elsewhere.instead} |"
     yield ""
     for of in CLASSES:
         yield from (f"### {of.short}", "", *table(of.rows))

@@ -4,6 +4,7 @@ The table in docs/runbook.md is made of this list (`python -m tests.interop.bad_
 """
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ class Cause:
     action: str
     make: Callable[[ThreeHosts], None]
     undo: Callable[[ThreeHosts], None]
+    #: Words that doctor's first line must have, and words that no first line may have.
+    says: str = ""
+    never: str = ""
 
 
 def restarted(hosts: ThreeHosts) -> None:
@@ -60,6 +64,11 @@ def _members_up(hosts: ThreeHosts) -> None:
     for member, host in MEMBERS.items():
         if not hosts.is_running(host):
             hosts.start_member(member)
+
+
+def _members_continue(hosts: ThreeHosts) -> None:
+    for host in MEMBERS.values():
+        hosts.signal(host, signal.SIGCONT)
 
 
 def _member_cut_off(hosts: ThreeHosts) -> None:
@@ -202,6 +211,27 @@ CAUSES: Final = (
         "doctor says that the other brokers reach it: mend the network between clients and it",
         lambda hosts: hosts.network.cut(HOST, HERE),
         _healed,
+        says="brokers 1, 3 reach it",
+    ),
+    Cause(
+        "a broker's host is away",
+        "advertised-listener-unreachable",
+        "broker 2",
+        "BrokerDown",
+        "doctor says that no other broker reaches it either: look at the host and its network",
+        lambda hosts: hosts.network.cut(HOST, HERE, *OTHERS, *MEMBERS.values()),
+        _healed,
+        never="brokers 1, 3 reach it",
+    ),
+    Cause(
+        "a broker's process hangs",
+        "advertised-listener-unreachable",
+        "broker 2",
+        "BrokerDown",
+        "doctor says that no other broker reaches it either: look at the process, and restart it",
+        lambda hosts: hosts.signal(HOST, signal.SIGSTOP),
+        lambda hosts: hosts.signal(HOST, signal.SIGCONT),
+        never="brokers 1, 3 reach it",
     ),
     Cause(
         "the way to a broker takes 300 ms",
@@ -229,6 +259,15 @@ CAUSES: Final = (
         "mend the network to its host",
         _member_cut_off,
         _healed,
+    ),
+    Cause(
+        "a member of ZooKeeper hangs",
+        "zookeeper-member-down",
+        "ZooKeeper's",
+        "ZooKeeperMemberDown",
+        "restart it; leave the other members and the brokers alone",
+        lambda hosts: hosts.signal(MEMBERS[hosts.followers()[0]], signal.SIGSTOP),
+        _members_continue,
     ),
     Cause(
         "two of three members of ZooKeeper are down",

@@ -89,12 +89,17 @@ def test_cause_is_named_first(scene: Scene, cause: Cause) -> None:
     wait_until_healthy(scene)
 
 
+def is_named(first: Finding, cause: Cause) -> bool:
+    return first.check == cause.check and first.subject.startswith(cause.subject) and cause.says in first.message
+
+
 def wait_for_first_line(scene: Scene, cause: Cause, began_s: float) -> Finding:
     found: list[Finding] = []
     looked_s = time.monotonic()
     while looked_s - began_s < SEEN_WITHIN_S:
         found = scene.findings()
-        if found and found[0].check == cause.check and found[0].subject.startswith(cause.subject):
+        assert not cause.never or all(cause.never not in finding.message for finding in found)
+        if found and is_named(found[0], cause):
             print(f"{cause.name}: {time.monotonic() - began_s:.0f} s: {found[0]}")
             return found[0]
         time.sleep(0.5)

@@ -145,6 +145,9 @@ class ThreeHosts:
         process.kill()
         process.wait(30)
 
+    def signal(self, host: str, number: signal.Signals) -> None:
+        self._processes[host].send_signal(number)
+
     def is_running(self, host: str) -> bool:
         return host in self._processes and self._processes[host].poll() is None
 

@@ -317,6 +317,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "spark/connect/debezium/source.py": {
         "connect": "the database that an administrator names",
     },
+    "spark/connect/herder.py": {
+        "json.loads": "a connector's file that this module wrote",
+    },
     "spark/connect/jdbc/sink.py": {
         "connect": "the database that an administrator names",
         "json.loads": "the shape of a row, of the batch's first step",
@@ -325,6 +328,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     },
     "spark/connect/jdbc/source.py": {
         "connect": "the database that an administrator names",
+    },
+    "spark/connect/rest.py": {
+        "listen": "_CONNECTIONS_MAX; _BODY_BYTES_MAX a request; HEAD_S and BODY_S of services.http",
     },
     "spark/pipelines/codecs/avro.py": {
         "import fastavro": "writes only; reading is in services.registry.values",

@@ -18,7 +18,7 @@ from barnabas.wire.versions import PRODUCE
 _KIND = ConfigResourceType.CLIENT_METRICS
 
 TOOL = Tool(
-    note="`--clients` shows which of them are slow, and why; see [metrics of clients](client-metrics.md).",
+    note="`--clients` shows which clients are slow, and why; see [metrics of clients](client-metrics.md).",
     kafka="kafka-client-metrics.sh",
     options=(
         *CONNECTION,

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.cli import _service
+from barnabas.cli._command import UsageError
 from barnabas.cli._needs import need, need_java
-from barnabas.cli.tool import CONNECTION, Argument, Option, Tool
+from barnabas.cli.tool import CONNECTION, Argument, Option, Tool, excludes, needs
 from barnabas.client.config import load_properties
 
 TOOL = Tool(
@@ -34,11 +35,30 @@ TOOL = Tool(
             default=Path(".barnabas-connect"),
         ),
         Option("--master", "The Spark to run on: local[*], spark://host:port, …", metavar="URL", default="local[*]"),
+        Option(
+            "--rest-port", "Serve a part of Kafka Connect's REST on this port; 0 picks a free one.", int, metavar="N"
+        ),
+        Option("--rest-host", "Address of the REST interface.", metavar="ADDRESS", default="127.0.0.1"),
+        Option(
+            "--access",
+            "REST: users, tokens, and who may read and change which connector; as of schema-registry.",
+            Path,
+            metavar="FILE.toml",
+        ),
+        Option("--ssl-certificate", "REST: serve HTTPS with this certificate (and chain).", metavar="FILE.pem"),
+        Option("--ssl-key", "REST: the key of the certificate.", metavar="FILE.pem"),
         Option("--once", "End when everything that is there has been written.", bool),
         Option("--check", "Say whether the files can run, and start nothing.", bool),
     ),
+    rules=(
+        needs("--ssl-key", "--ssl-certificate"),
+        needs("--access", "--rest-port"),
+        needs("--ssl-certificate", "--rest-port"),
+        excludes("--once", "--rest-port", says="--once ends by itself, and serves no REST"),
+    ),
     examples=(
         "barnabas connect orders-sink.json --bootstrap-server localhost:9092",
+        "barnabas connect connectors/ --bootstrap-server localhost:9092 --rest-port 8083",
         "barnabas connect connectors/ --worker connect-distributed.properties --check",
     ),
 )
@@ -52,6 +72,11 @@ def _connect(
     worker: Path | None,
     state: Path,
     master: str,
+    rest_port: int | None,
+    rest_host: str,
+    access: Path | None,
+    ssl_certificate: str | None,
+    ssl_key: str | None,
     once: bool,
     check: bool,
 ) -> int:
@@ -66,9 +91,15 @@ def _connect(
     if check:
         commands.check(wanted)
         return 0
+    if not places and rest_port is None:
+        raise UsageError("connect needs a connector's file, or --rest-port to create connectors by requests")
     need_java()
     _service.begin()
-    return int(commands.run(wanted, master=master, state=state, once=once))
+    if rest_port is None:
+        return int(commands.run(wanted, master=master, state=state, once=once))
+    need("registry", "uvicorn")
+    server = commands.RestServer(rest_host, rest_port, commands.access_of(access), ssl_certificate, ssl_key)
+    return int(commands.run(wanted, master=master, state=state, once=False, rest=server))
 
 
 def _commands() -> Any:

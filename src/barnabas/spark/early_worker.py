@@ -107,12 +107,12 @@ def _nursery(folder: str, module: str) -> socket.socket:
             listener.listen(1024)
             spark = os.getppid()
             if os.fork() == 0:
-                _keep(listener, module, spark)
+                _run_nursery(listener, module, spark)
         client.connect(path)  # the socket's backlog accepts the connection while the nursery imports
         return client
 
 
-def _keep(listener: socket.socket, module: str, spark: int) -> NoReturn:
+def _run_nursery(listener: socket.socket, module: str, spark: int) -> NoReturn:
     """Run the nursery until the process with the id `spark`, Spark's JVM, has ended."""
     code = 1
     try:
@@ -151,7 +151,7 @@ def _fork_one(listener: socket.socket, client: socket.socket, module: str) -> No
         request = json.loads(_received(client, _LENGTH.unpack(head)[0]))
         if os.fork() == 0:
             listener.close()
-            _live(request, descriptors, client, module)
+            _run_source(request, descriptors, client, module)
     except (EOFError, struct.error) as error:
         sys.stderr.write(f"a process that asked for a streaming source has ended: {error}\n")
     finally:
@@ -159,7 +159,7 @@ def _fork_one(listener: socket.socket, client: socket.socket, module: str) -> No
             os.close(each)
 
 
-def _live(request: dict[str, object], descriptors: list[int], client: socket.socket, module: str) -> NoReturn:
+def _run_source(request: dict[str, object], descriptors: list[int], client: socket.socket, module: str) -> NoReturn:
     """Run a source's process, as if Spark had started it."""
     code = 1
     try:

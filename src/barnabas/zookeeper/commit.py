@@ -103,7 +103,7 @@ class GroupCommit:
         self._appended_zxid = self._flushing_zxid = self.synced_zxid = last_zxid
         self._thread.start()
 
-    # ---- in -----------------------------------------------------------------------------------------------------------
+    # ---- appends and responses ------------------------------------------------------------------------------------------
 
     def append(self, zxid: int, record: bytes) -> None:
         """Log one framed transaction."""

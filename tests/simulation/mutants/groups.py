@@ -107,8 +107,8 @@ MUTANTS = [
     Mutant(
         "a group that has just become classic is gone after a fail-over",
         "broker/groups/machine.py",
-        "[*group.tombstones(), empty.record({})],\n",
-        "[*group.tombstones()],\n",
+        "                [*group.tombstones(), empty.record({})],\n",
+        "                [*group.tombstones()],\n",
         finding="T6",
         profile="members",
         test="unit/broker/groups/test_groups_migration.py::test_group_that_has_just_become_classic_exists_after_a_failover",

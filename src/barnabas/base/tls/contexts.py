@@ -276,7 +276,7 @@ def _load_revoked(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CertificateNames:
-    """The names in a certificate, and until when it is valid."""
+    """The names in a certificate, and the end of its validity."""
 
     subject: tuple[tuple[tuple[str, str], ...], ...]
     alternative: frozenset[tuple[str, str]]

@@ -52,7 +52,7 @@ from barnabas.wire.versions import api_named
 
 #: From this version of OffsetCommit and OffsetFetch on, requests name topics by their ids.
 TOPIC_IDS_FROM = 10
-#: From this version of TxnOffsetCommit on, too.
+#: From this version of TxnOffsetCommit on, requests name topics by their ids.
 TXN_TOPIC_IDS_FROM = 6
 #: From this version of OffsetFetch on, a request contains several groups.
 BATCHED_FETCH_FROM = 8

@@ -37,7 +37,7 @@ from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment, TopicAssi
 
 _log = logging.getLogger(__name__)
 
-#: Returns whether the quota allows to create or delete this number of partitions now (KIP-599).
+#: Returns whether the quota allows creating or deleting this number of partitions now (KIP-599).
 Permit = Callable[[int], bool]
 _THROTTLED = "The throttling quota has been exceeded."
 
@@ -384,7 +384,7 @@ class TopicAdmin:
         return answer.results
 
     async def _until(self, names: Iterable[str], is_shown: Callable[[str], bool], *, timeout_ms: int) -> list[str]:
-        """Wait until `is_shown` holds for each name in the metadata; return the names for which it did not in time."""
+        """Wait until `is_shown` holds for each name in the metadata; return the names for which it is not true in time."""
         missing = await wait_until_shown(self._metadata, names, is_shown, timeout_s=timeout_ms / 1000)
         if missing and timeout_ms > 0:
             _log.info("[controller] not done within %d ms: %s", timeout_ms, ", ".join(sorted(missing)))

@@ -17,11 +17,12 @@ from barnabas.broker.zookeeper_client.paths import is_valid_name
 
 WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
-#: The number for "any" in a filter, and the one for every operation in an entry.
+#: In a filter: matches every value.
 ANY: Final = 1
+#: In an entry: stands for every operation.
 ALL: Final = AclOperation.ALL
 MATCH: Final = PatternType.MATCH
-#: Size of the cache of decisions; when it is full, it is cleared, which costs a moment and no memory.
+#: Size of the cache of decisions. A full cache is cleared, and fills again: an order of use would cost memory.
 DECISIONS_MAX: Final = 100_000
 #: Longest name of a topic. Decisions about longer names are not cached: a client could make up any number of them.
 NAME_CHARACTERS_MAX: Final = 249

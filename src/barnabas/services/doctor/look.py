@@ -91,8 +91,11 @@ class Looker:
         self._unreachable: dict[int, str] = {}
 
     async def look(self) -> ClusterView:
+        started_s = time.monotonic()
         brokers = dict(await asyncio.gather(*(self._broker(broker_id) for broker_id in sorted(self._image.brokers))))
         answered = {broker_id: each for broker_id, each in brokers.items() if each is not None}
+        if self._unreachable:
+            answered = await self._with_news_of_unreachable(answered, time.monotonic() - started_s)
         # An answer that needs ZooKeeper may take seconds: ask everything else meanwhile.
         (troubles, zookeeper), (of_topics, newest_ms, transactions, groups, tokens, pushing) = await asyncio.gather(
             asyncio.gather(
@@ -229,6 +232,31 @@ class Looker:
         response = await self._cluster.ask(broker_id, MetadataRequest(topics=[]), MetadataResponse)
         return response.controller_id
 
+    async def _with_news_of_unreachable(
+        self, answered: Mapping[int, BrokerView], since_s: float
+    ) -> dict[int, BrokerView]:
+        """Ask the other brokers again about those that did not answer: an answer from before our attempts shows nothing."""
+
+        async def asked_again(broker_id: int, each: BrokerView) -> BrokerView:
+            connection = await self._cluster.connection(broker_id)
+            _, neighbours, strangers, members = await self._neighbours(broker_id, connection)
+            news = {
+                other: seen
+                for other, seen in neighbours.items()
+                if other not in self._unreachable
+                or seen.failing_ms is not None
+                or (seen.answered_ms_ago is not None and seen.answered_ms_ago < since_s * 1000)
+            }
+            return replace(each, neighbours=news, strangers=strangers, members=members)
+
+        again = await asyncio.gather(
+            *(
+                self._answer(f"other brokers, as seen by broker {broker_id}", asked_again(broker_id, each))
+                for broker_id, each in answered.items()
+            )
+        )
+        return {broker_id: news or each for (broker_id, each), news in zip(answered.items(), again, strict=True)}
+
     async def _neighbours(
         self, broker_id: int, connection: Connection
     ) -> tuple[int | None, dict[int, NeighbourView], dict[int, int | None], dict[str, MemberView]]:
@@ -246,6 +274,7 @@ class Looker:
                 reason=each.reason,
                 is_untrusted=each.is_untrusted,
                 round_trip_ms=None if each.round_trip_ms < 0 else each.round_trip_ms,
+                answered_ms_ago=None if each.answered_ms_ago < 0 else each.answered_ms_ago,
             )
             for each in answer.neighbours
         }

@@ -68,6 +68,8 @@ class NeighbourView:
     is_untrusted: bool = False
     #: None before there are enough answers.
     round_trip_ms: int | None = None
+    #: Time since the last answer; None before the first one.
+    answered_ms_ago: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,25 @@
 """The work behind `barnabas connect`; the command line itself is `barnabas.cli.connect`, which needs no Spark."""
 
+import asyncio
 import logging
-import signal
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import client_config
+from barnabas.services.http.server import run_until_signal
 from barnabas.spark.connect import files
 from barnabas.spark.connect.classes import CLASSES
 from barnabas.spark.connect.connector import Worker, refuse, validated
+from barnabas.spark.connect.herder import Engine, Herder
 from barnabas.spark.connect.options import ConnectorRefused
+from barnabas.spark.connect.rest import RestServer, access_of
 
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+__all__ = ["RestServer", "Wanted", "access_of", "check", "run"]
 
 log = logging.getLogger(__name__)
-
-#: How often the command looks whether a query has ended.
-_LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def check(wanted: Wanted) -> None:
         sys.stdout.write(f"{each.name}: {connector.of.short} ({connector.of.kind}) can run\n")
 
 
-def run(wanted: Wanted, *, master: str, state: Path, once: bool) -> int:
+def run(wanted: Wanted, *, master: str, state: Path, once: bool, rest: RestServer | None = None) -> int:
     """Run the connectors until a signal, or with `once` until all that is there was read. Return the exit status."""
     from barnabas.spark.connect import engine
 
@@ -74,43 +73,57 @@ def run(wanted: Wanted, *, master: str, state: Path, once: bool) -> int:
         _, problems = validated(files.resolved(each.config), CLASSES, worker)
         if problems:
             raise refuse(each.name, problems)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     with engine.spark_of(state.absolute(), master) as spark:
-        for number in (signal.SIGTERM, signal.SIGINT):  # Spark takes SIGINT for itself when it starts
-            signal.signal(number, lambda *_: stopping.set())
-        running = engine.Engine(spark, worker, state.absolute())
-        queries = {
-            each.name: running.start(each, once=once) for each in connectors if once or each.initial_state == "RUNNING"
-        }
-        sys.stdout.write(f"ready connectors={','.join(queries)}\n")
-        sys.stdout.flush()
-        return _wait(queries, stopping)
+        running = engine.SparkEngine(spark, worker, state.absolute(), once=once)
+        service = Service(running, worker, state.absolute(), connectors, rest, once=once)
+
+        def announce(of: Service) -> None:
+            where = f" rest={rest.url}" if rest is not None else ""
+            sys.stdout.write(f"ready connectors={','.join(of.herder.connectors)}{where}\n")
+            sys.stdout.flush()
+
+        status = run_until_signal(lambda: service, announce)
+        return status or (1 if once and service.has_failed else 0)
 
 
-def _wait(queries: "Mapping[str, Sequence[StreamingQuery]]", stopping: threading.Event) -> int:
-    """Wait for the end of all queries. A connector that fails stays down, and the others go on."""
-    left = {(name, number): query for name, each in queries.items() for number, query in enumerate(each)}
-    status = 0
-    while left and not stopping.is_set():
-        for key, query in list(left.items()):
-            if query.isActive:
-                continue
-            del left[key]
-            if (error := query.exception()) is not None:
-                status = 1
-                log.error(
-                    "[connector %s] FAILED, and stays down until the next start: %s", key[0], _first_cause(str(error))
-                )
-        stopping.wait(_LOOK_S)
-    for query in left.values():
-        query.stop()
-    return status
+class Service:
+    """The connectors and, if it is wanted, their REST interface. Owner: the event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        worker: Worker,
+        state: Path,
+        connectors: list[files.Described],
+        rest: RestServer | None,
+        *,
+        once: bool,
+    ) -> None:
+        self._parts = (engine, worker, state, connectors)
+        self._rest = rest
+        self._once = once
+        self._stopping: asyncio.Event | None = None
+        self.herder: Herder
+        self.has_failed = False
+
+    def stop(self) -> None:
+        if self._stopping is not None:
+            self._stopping.set()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Run until `stop`, or until all queries have ended. `ready` is called when all connectors were started."""
+        self._stopping = stopping = asyncio.Event()
+        self.herder = Herder(*self._parts, ends=self._once)
+        async with asyncio.TaskGroup() as tasks:
+            if self._rest is not None:
+                cluster = await _cluster_id(self._parts[1])
+                tasks.create_task(self._rest.run(self.herder, stopping, cluster), name="rest")
+            await self.herder.run(stopping, ready)
+            stopping.set()
+        self.has_failed = any(each.life.has_failed for each in self.herder.connectors.values())
 
 
-def _first_cause(text: str) -> str:
-    """Return the line of a Python error within Spark's report, which has the traces of both languages."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("barnabas.", "pyspark.errors.exceptions.captured"))]
-    return (named or lines or [text])[-1].strip()
+async def _cluster_id(worker: Worker) -> str:
+    async with AsyncClient(client_config(worker.bootstrap, worker.client, client_id="barnabas-connect")) as cluster:
+        await cluster.refresh([])
+        return cluster.image.cluster_id or ""

@@ -9,6 +9,7 @@ from barnabas.base.names import did_you_mean
 from barnabas.spark.connect import options
 from barnabas.spark.connect.converters import simple, table
 from barnabas.spark.connect.converters.base import Converter
+from barnabas.spark.connect.elsewhere import advice_for
 from barnabas.spark.connect.options import (
     ConnectorRefused,
     Option,
@@ -153,6 +154,8 @@ def validated(
     """Check everything that can be checked without a cluster or a database. Return all problems, not only the first one."""
     given = config.get("connector.class", "")
     of = find_class(given, classes)
+    if of is None and (advice := advice_for(config)) is not None:
+        return None, [Problem("connector.class", f"{given!r} does not run here: {advice}")]
     if of is None:
         known = [each.name for each in classes]
         hint = did_you_mean(given.rpartition(".")[2], [each.short for each in classes])

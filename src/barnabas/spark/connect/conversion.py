@@ -6,11 +6,11 @@ A record that fails names its stage, as Connect's dead letters do.
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from barnabas.client import error_headers
-from barnabas.spark.connect.converters.base import Converter
-from barnabas.spark.connect.data import DataError, Header, Record
+from barnabas.spark.connect.converters.base import Converter, Typed
+from barnabas.spark.connect.data import DataError, Header, Record, Schema
 from barnabas.spark.connect.transforms.table import Chain
 
 HeaderBytes: TypeAlias = "tuple[str, bytes | None]"
@@ -100,14 +100,14 @@ class Conversion:
             raise Failure(TRANSFORMATION, error) from error
 
     @staticmethod
-    def _read(stage: str, converter: Converter, topic: str, data: bytes | None):  # type: ignore[no-untyped-def]
+    def _read(stage: str, converter: Converter, topic: str, data: bytes | None) -> Typed:
         try:
             return converter.to_connect(topic, data)
         except DataError as error:
             raise Failure(stage, error) from error
 
     @staticmethod
-    def _written(stage: str, converter: Converter, topic: str, schema, value) -> bytes | None:  # type: ignore[no-untyped-def]
+    def _written(stage: str, converter: Converter, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         try:
             return converter.from_connect(topic, schema, value)
         except (DataError, AttributeError, TypeError, KeyError) as error:

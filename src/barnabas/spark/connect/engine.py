@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from barnabas.spark import WORKER_SETTINGS
-from barnabas.spark.connect import files
-from barnabas.spark.connect.classes import CLASSES
-from barnabas.spark.connect.connector import Connector, Worker, refuse, validated
+from barnabas.spark.connect.connector import Connector, Worker
 from barnabas.spark.connect.conversion import Conversion
+from barnabas.spark.connect.herder import Running
 from barnabas.spark.connect.sink_batch import Batches, Letters
 from barnabas.spark.connect.source_flow import Flow, SourcePart, Tolerance, to_topics, topics_of
 from barnabas.spark.pipelines.sinks import make_topic
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+#: The name of the only flow of a sink.
+SINK_FLOW: Final = "sink"
 _LOG4J: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -77,25 +78,53 @@ def spark_of(state: Path, master: str) -> "Iterator[SparkSession]":
 
 
 @dataclass(frozen=True)
-class Engine:
+class Query:
+    """A running query."""
+
+    query: "StreamingQuery"
+
+    def is_active(self) -> bool:
+        return bool(self.query.isActive)
+
+    def failure(self) -> str:
+        error = self.query.exception()
+        return "" if error is None else first_cause(str(error))
+
+    def stop(self) -> None:
+        self.query.stop()
+
+
+def first_cause(text: str) -> str:
+    """Return the line of a Python error within Spark's report, which has the traces of both languages."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith(("barnabas.", "pyspark.errors.exceptions.captured"))]
+    return (named or lines or [text])[-1].strip()
+
+
+@dataclass(frozen=True)
+class SparkEngine:
+    """The engine of a `Herder`."""
+
     spark: "SparkSession"
     worker: Worker
     state: Path
+    #: Queries end when everything that is there was read.
+    once: bool = False
 
-    def start(self, described: files.Described, *, once: bool = False) -> "list[StreamingQuery]":
-        """Start the queries of a connector. `once`: they end when everything that is there was read."""
-        connector = self.resolved(described)
+    def start(self, connector: Connector) -> dict[str, Running]:
         if connector.of.kind == "sink":
-            return [self._start_sink(connector, once=once)]
+            return {SINK_FLOW: Query(self._start_sink(connector, once=self.once))}
         part: SourcePart = connector.of.make(connector)
-        return [self._start_flow(connector, flow, once=once) for flow in part.flows()]
+        return {flow.name: Query(self._start_flow(connector, flow, once=self.once)) for flow in part.flows()}
 
-    def resolved(self, described: files.Described) -> Connector:
-        """Return the connector with its secrets. :raises ConnectorRefused: with all problems of its file."""
-        connector, problems = validated(files.resolved(described.config), CLASSES, self.worker)
-        if connector is None:
-            raise refuse(described.name, problems)
-        return connector
+    def checkpoints(self, name: str) -> dict[str, Path]:
+        folder = self.checkpoint(name)
+        if (folder / "metadata").exists():
+            return {SINK_FLOW: folder}
+        return {unquote(each.parent.name): each.parent for each in sorted(folder.glob("*/metadata"))}
+
+    def reset(self, name: str) -> None:
+        (self.folder(name) / "generation").unlink(missing_ok=True)
 
     def folder(self, name: str) -> Path:
         return self.state / quote(name, safe="")

@@ -4,7 +4,7 @@ from barnabas.spark.checkpoint_files import CheckpointFiles, location_of
 
 
 def checkpoints_of(storage: str) -> dict[str, CheckpointFiles]:
-    """Return them by TARGET/FLOW. A full refresh makes a folder of the next number, and Spark goes on in the highest one."""
+    """Return the checkpoints by TARGET/FLOW. A full refresh begins a folder with the next number; Spark uses the last."""
     root = CheckpointFiles(location_of(f"{storage}/_checkpoints"))
     names = [f"{target}/{flow}" for target in root.folders("") for flow in root.folders(target)]
     found = {name: _last_start(root, name) for name in sorted(names)}

@@ -17,7 +17,8 @@ from barnabas.wire.auth.exchange import SaslFailed, ServerExchange
 REAUTHENTICATION_MIN_MS: Final = 1_000
 
 
-#: A client sends ApiVersions once, and again if it was newer than the broker. Kafka accepts one that it can answer.
+#: A client sends ApiVersions once, and again if the version of its request was too new for the broker. Kafka limits only
+#: requests that it can answer, to one.
 VERSIONS_ASKED_MAX: Final = 3
 
 
@@ -42,7 +43,7 @@ class NotAdmitted(SaslFailed):
 
 
 class IllegalState(SaslFailed):
-    """The client authenticates when it is not due. It gets an error, and the connection stays open."""
+    """The session does not expect the client to authenticate now. It gets an error, and the connection stays open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ class DescribedNeighbour(Message):
     reason: str = wire("string", "0+")
     #: Whether it was an error of authentication: a connection is possible, but one side does not trust the other.
     is_untrusted: bool = wire("bool", "0+")
-    #: The time from a report to its answer; -1 before the first one.
+    #: Time since the last answer; -1 before the first one.
+    answered_ms_ago: int = wire("int64", "0+", default=-1)
+    #: The time from a report to its answer; -1 before there are enough.
     round_trip_ms: int = wire("int64", "0+", default=-1)
     #: By how much its clock is ahead of the answering broker's.
     clock_ahead_ms: int = wire("int64", "0+")

@@ -146,5 +146,19 @@ def test_options_that_cannot_be_honoured_are_refused_by_name(changes: dict[str, 
     assert any(message in each for each in found), found
 
 
+def test_a_mirror_is_refused_with_the_link_that_does_its_work() -> None:
+    config = {
+        "name": "mirror",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "source.cluster.alias": "old",
+        "source.cluster.bootstrap.servers": "old:9092",
+        "source.cluster.sasl.jaas.config": "secret",
+        "topics": "orders.*, people",
+    }
+    _, [problem] = validated(config, CLASSES, Worker())
+    assert "barnabas link create old --config source.properties --topics 'orders.*|people'" in problem.message
+    assert "bootstrap.servers=old:9092" in problem.message and "secret" not in problem.message
+
+
 def test_all_problems_of_a_file_are_named_at_once() -> None:
     assert len(problems_of(auto_create="yes", tasks_max="many", value_converter="x.Y")) == 3

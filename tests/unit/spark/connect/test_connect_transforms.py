@@ -248,7 +248,7 @@ def test_any_transform_takes_a_predicate() -> None:
     ("settings", "message"),
     [
         ({"transforms.t.type": "com.example.Mine"}, "no transform 'com.example.Mine' here"),
-        ({"transforms.t.type": PACKAGE + "MaskField"}, "is of a key or a value"),
+        ({"transforms.t.type": PACKAGE + "MaskField"}, "needs a side: use"),
         ({"transforms.t.type": PACKAGE + "MaskField$Value"}, "transforms.t.fields: is missing"),
         (
             {

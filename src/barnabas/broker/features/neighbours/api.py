@@ -49,6 +49,7 @@ class NeighboursApi:
                     failing_ms=-1 if each.failing_since_ms is None else now_ms - each.failing_since_ms,
                     reason=each.reason,
                     is_untrusted=each.is_untrusted,
+                    answered_ms_ago=-1 if each.answered_at_ms is None else now_ms - each.answered_at_ms,
                     round_trip_ms=-1 if each.round_trip_ms is None else each.round_trip_ms,
                     clock_ahead_ms=each.clock_ahead_ms,
                 )

@@ -43,6 +43,8 @@ class Neighbour:
     is_untrusted: bool = False
     round_trips_ms: deque[int] = field(default_factory=lambda: deque(maxlen=ROUND_TRIPS))
     clock_ahead_ms: int = 0
+    #: None before the first answer.
+    answered_at_ms: int | None = None
 
     @property
     def round_trip_ms(self) -> int | None:
@@ -99,6 +101,7 @@ class Watch:
         neighbour.failing_since_ms, neighbour.reason, neighbour.is_untrusted = None, "", False
         took_ms = self.now_ms() - asked_ms
         neighbour.round_trips_ms.append(took_ms)
+        neighbour.answered_at_ms = self.now_ms()
         if their_now_ms is not None and took_ms < COMPARABLE_MS:
             neighbour.clock_ahead_ms = their_now_ms - asked_at_ms - took_ms // 2
 

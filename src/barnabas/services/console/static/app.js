@@ -65,7 +65,7 @@ function App({ session, theme, setTheme }) {
       <span class="where" title="The cluster">${about.bootstrap ?? ""}</span>
       ${about.version && html`<${Badge} kind=${about.readWrite ? "warn" : "plain"} title=${about.readWrite ? "Changes are allowed" : "Changes are refused; start with --read-write"}>${about.readWrite ? "read-write" : "read-only"}<//>`}
       ${session.signIn && html`<span class="user" title="Signed in as">${session.user}</span><button type="button" onClick=${signOut}>Sign out</button>`}
-      <label class="theme"><span class="sr">Colours</span>
+      <label class="theme"><span>Colours </span>
         <select value=${theme} onChange=${(event) => setTheme(event.currentTarget.value)}>
           ${THEMES.map((each) => html`<option key=${each} value=${each} selected=${each === theme}>${each}</option>`)}
         </select></label>

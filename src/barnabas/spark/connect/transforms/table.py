@@ -287,23 +287,27 @@ def _predicates(config: Mapping[str, str]) -> tuple[dict[str, records.Predicate]
         given = config.get(prefix + "type", "")
         kind = PREDICATES.get(given.removeprefix(PACKAGE + "predicates."))
         if kind is None:
-            problems.append(Problem(prefix + "type", f"no predicate {given!r} here: {', '.join(PREDICATES)}"))
+            problems.append(
+                Problem(prefix + "type", f"no predicate {given!r} here: use one of {', '.join(PREDICATES)}")
+            )
             continue
         values, found = parse((_COMMON[0], *kind.rows), config, prefix=prefix)
-        problems += found or _more(prefix, config, kind.rows, ("type",))
+        problems += found or _unknown_options(prefix, config, kind.rows, ("type",))
         if not found:
             made[alias] = kind.make(values)
     return made, problems
 
 
-def _more(prefix: str, config: Mapping[str, str], rows: Sequence[Row], besides: Sequence[str]) -> list[Problem]:
-    """Name the options of a transform or predicate that it does not have."""
+def _unknown_options(
+    prefix: str, config: Mapping[str, str], rows: Sequence[Row], besides: Sequence[str]
+) -> list[Problem]:
+    """Return a problem for each option that the transform or predicate does not have."""
     known = (*besides, *(row.name for row in rows))
     problems = []
     for name in config:
         if name.startswith(prefix) and name.removeprefix(prefix) not in known:
             near = nearest(name.removeprefix(prefix), known)
-            problems.append(Problem(name, f"is not an option of it{f'; did you mean {near}?' if near else ''}"))
+            problems.append(Problem(name, f"is not one of its options{f'; did you mean {near}?' if near else ''}"))
     return problems
 
 
@@ -315,13 +319,13 @@ def _step(
     name, _, side = given.removeprefix(PACKAGE).partition("$")
     kind = TRANSFORMS.get(name)
     if kind is None:
-        return None, [Problem(prefix + "type", f"no transform {given!r} here: {', '.join(TRANSFORMS)}")]
+        return None, [Problem(prefix + "type", f"no transform {given!r} here: use one of {', '.join(TRANSFORMS)}")]
     if kind.has_sides and side not in ("Key", "Value"):
         return None, [
-            Problem(prefix + "type", f"{given!r} is of a key or a value: {PACKAGE}{name}$Key or {PACKAGE}{name}$Value")
+            Problem(prefix + "type", f"{given!r} needs a side: use {PACKAGE}{name}$Key or {PACKAGE}{name}$Value")
         ]
     values, problems = parse((*_COMMON, *kind.rows), config, prefix=prefix)
-    problems += _more(prefix, config, kind.rows, [row.name for row in _COMMON])
+    problems += _unknown_options(prefix, config, kind.rows, [row.name for row in _COMMON])
     if problems:
         return None, problems
     try:

@@ -35,8 +35,8 @@ def is_enough(rows: int, size_bytes: int) -> bool:
 
 
 def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, what: str) -> "Iterator[pyarrow.Table]":
-    """Yield tables of up to `ROWS_MAX` rows or `BYTES_MAX`, or a batch more, in the types of the table `what`. Raises if a
-    value is null that must not be."""
+    """Yield tables in the types of the table `what`. A table ends with the batch that brings it to `ROWS_MAX` rows or
+    `BYTES_MAX`. Raises if a column that must not be null has a null."""
     import pyarrow
 
     schema = to_arrow_schema(written, timezone="UTC")

@@ -11,7 +11,7 @@ is a change: the table's name, the operation, and the row before and after, as t
 | unchanged | names of large values that an update left alone: `after` does not have them |
 | lsn, commit_lsn | places of the change and of its commit in the log |
 | xid, committed | the transaction, and when it was committed |
-| number | of the change in its transaction |
+| number | place of the change among the changes of its transaction |
 """
 
 import time

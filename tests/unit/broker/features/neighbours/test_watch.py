@@ -62,6 +62,16 @@ def test_broker_that_answers_again_no_longer_fails_and_was_asked_on_a_new_connec
     assert network.connections == 2
 
 
+def test_last_answer_stays_when_reports_fail() -> None:
+    network = Network()
+    assert network.watch.neighbours == {}
+    network.rounds()
+    answered_ms = network.watch.now_ms()
+    network.error = RequestTimedOut("no answer within 5 s")
+    network.rounds(2)
+    assert network.watch.neighbours[TWO].answered_at_ms == answered_ms
+
+
 def test_refused_login_is_not_called_a_cut() -> None:
     network = Network()
     network.error = AuthenticationFailed("wrong password")
