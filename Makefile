@@ -43,9 +43,10 @@ $(VENV)/.tests-compiled: $(READY) $(shell find src tests -name '*.py')
 interop: $(READY) ## Tests against Apache Kafka, Apache ZooKeeper, Java clients, kcat (fetched by name)
 	$(BIN)/python -m pytest -p no:randomly $(if $(findstring tests/,$(TESTS)),,tests/interop) $(TESTS)
 
-soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos (CHAOS_SEEDS=5)
+soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain under kills, brokers under chaos (CHAOS_SEEDS=5), everything at once
 	$(BIN)/python -m pytest -m soak -p no:randomly $(TESTS)
 	$(BIN)/python -m tests.soak.chaos --seconds 100 --seeds $(CHAOS_SEEDS)
+	$(BIN)/python -m tests.soak.rooms --seed 7
 
 coverage: $(READY) ## Which lines the fast tests reach: a table here, pages in htmlcov/. Shown, not a gate
 	rm -f .coverage .coverage.*

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation import link_troubles, spark_world, tier_troubles
+from tests.simulation import link_troubles, spark_world, table_world, tier_troubles
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.profiles import name_of
 
@@ -31,6 +31,7 @@ def order_of(mutant: Mutant) -> list[int]:
         "tier": tier_troubles.trouble_of,
         "link": link_troubles.trouble_of,
         "spark": spark_world.kind_of,
+        "tables": table_world.kind_of,
     }
     if mutant.world not in names or not mutant.profile:
         return list(range(SEEDS))

@@ -19,6 +19,7 @@ _WORLDS: Final = {
     "spark": "queries of Spark",
     "registry": "a registry",
     "share": "share groups",
+    "tables": "tables alone",
 }
 
 
@@ -72,13 +73,15 @@ def render() -> str:
             "`tests/simulation/mutants.json` has the results, and `python -m tests.simulation.mutant_table` writes this page",
             "from them. This command runs one mutant:",
             "",
-            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage|link|tier|spark|registry|share]',
+            '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world WORLD]',
+            "",
+            "The other worlds are storage, link, tier, spark, registry, share and tables.",
             "",
             "*Defect* names a real defect that was found and fixed before, and that the mutant puts back. *World* is the",
             "profile of the cluster, *a mix*, *logs alone* (`storage_world.py`), *linked clusters* (`link_world.py`),",
-            "*tiered storage* (`tier_world.py`), *queries of Spark* (`spark_world.py`), *share groups* (`share_world.py`) or",
-            "*a registry* (`registry_world.py`). *Seed* is the seed that found it, and *tried* is the number of seeds that",
-            "were tried. The search begins with the profile that the mutant names.",
+            "*tiered storage* (`tier_world.py`), *queries of Spark* (`spark_world.py`), *share groups* (`share_world.py`),",
+            "*a registry* (`registry_world.py`) or *tables alone* (`table_world.py`). *Seed* is the seed that found it, and",
+            "*tried* is the number of seeds that were tried. The search begins with the profile that the mutant names.",
             "",
             "| mutant | defect | world | seed | tried | broken promise |",
             "|---|---|---|---|---|---|",

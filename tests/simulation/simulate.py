@@ -81,6 +81,14 @@ def run_share(seed: int) -> dict[str, Any]:
     return _report_of(seed, cluster, cluster.run, began_s)
 
 
+def run_tables(seed: int) -> dict[str, Any]:
+    """Run fillers of a table, with real tables and without a cluster."""
+    from tests.simulation.table_world import report
+
+    began_s = _begin(seed)
+    return {**_NO_REPORT, **report(seed), "cpu_s": round(time.process_time() - began_s, 2)}
+
+
 def _begin(seed: int) -> float:
     _seed_random(seed)
     log = logging.getLogger("barnabas")
@@ -191,6 +199,7 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
         "spark": lambda: run_spark(seed),
         "registry": lambda: run_registry(seed),
         "share": lambda: run_share(seed),
+        "tables": lambda: run_tables(seed),
         "tier": lambda: run_tiered(seed, seconds=options.get("seconds")),
     }
     report = {**_NO_REPORT, "seed": seed} | in_child(worlds[world])
@@ -235,10 +244,10 @@ def main() -> int:
     parser.add_argument("--mutant", help="put this defect into the code")
     parser.add_argument(
         "--world",
-        choices=("cluster", "storage", "link", "tier", "spark", "registry", "share"),
+        choices=("cluster", "storage", "link", "tier", "spark", "registry", "share", "tables"),
         default="cluster",
-        help="whole brokers, logs alone, two linked clusters, or a cluster with tiered storage, queries of Spark, a registry "
-        "or share groups",
+        help="whole brokers, logs alone, two linked clusters, a cluster with tiered storage, queries of Spark, a registry "
+        "or share groups, or tables alone",
     )
     parser.add_argument("--stop-at-first", action="store_true")
     parser.add_argument("--seconds", type=float, help="virtual seconds of faults")

@@ -274,6 +274,7 @@ class Operator(Client):
         files = CheckpointFiles(str(query.folder.resolve()))
         checkpoint_replan.apply(files, checkpoint_replan.plan_rewind(files, to_batch=stays))
         query.times.update(dict.fromkeys(range(query.end_of(stays), written), 1))
+        await self._run_batches(query, 1)
         await self._run_until_done(query)
 
 

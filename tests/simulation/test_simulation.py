@@ -20,6 +20,7 @@ LINKED = (0, 4) if SEEDS <= 100 else (0, SEEDS // 10)
 #: Seeds of queries of Spark: a copied checkpoint, one that was rewound by hand, one by command, and a driver that comes back
 #: late (29).
 SPARK = "2,3,4,29" if SEEDS <= 100 else f"0:{SEEDS // 20}"
+TABLES = "0:8" if SEEDS <= 100 else f"0:{SEEDS // 10}"
 REGISTRY = "0:3" if SEEDS <= 100 else f"0:{SEEDS // 20}"
 SHARE = "0:4" if SEEDS <= 100 else f"0:{SEEDS // 10}"
 CHUNK = 6 if SEEDS <= 100 else 25
@@ -73,6 +74,12 @@ def test_queries_of_spark_write_every_row_exactly_once() -> None:
     report = simulate(SPARK, "--world", "spark")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 20 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
+
+
+def test_tables_have_every_record_of_their_topic_once() -> None:
+    report = simulate(TABLES, "--world", "tables")
+    assert not report["failures"], describe(report)
+    assert report["acknowledged"] > 10 * report["seeds"], "hardly anything was written: the run proves nothing"
 
 
 def test_registry_keeps_every_schema_that_it_has_acknowledged() -> None:

@@ -160,8 +160,11 @@ class Chain:
 
     def kinds(self) -> list[str]:
         """Return every fault that can happen: without separate executors, the driver's JVM is the only one to kill."""
-        known = [*FAULTS, *DIFFERENCES] if self.differ else list(FAULTS)
+        known = [name for name in self.faults() if self.differ or name not in DIFFERENCES]
         return [name for name in known if name != "executor" or self.master == EXECUTORS]
+
+    def faults(self) -> "dict[str, Callable[[Any], None]]":
+        return FAULTS | DIFFERENCES
 
     def _go_through_faults(self, kinds: list[str], *, seconds: float, once: bool) -> None:
         deadline = time.monotonic() + seconds
@@ -179,7 +182,7 @@ class Chain:
             self.everyone_runs()
             self.let_work()
             name = queue.pop(0)
-            (FAULTS | DIFFERENCES)[name](self)
+            self.faults()[name](self)
 
     def _missing(self, kinds: list[str]) -> list[str]:
         missing = [name for name in kinds if not self.happened[name]]

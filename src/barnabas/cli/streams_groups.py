@@ -304,8 +304,9 @@ async def _delete(
 
 async def _delete_internal_topics(cluster: AsyncClient, description: StreamsGroupDescription) -> dict[str, str]:
     """Delete the topics that exist. Returns the reasons for those that could not be deleted."""
-    existing = await cluster.topics(description.internal_topics)
-    outcome = await delete_topics(cluster, sorted(existing)) if existing else {}
+    known = await cluster.topics(description.internal_topics)
+    existing = sorted(name for name, topic in known.items() if not topic.error)
+    outcome = await delete_topics(cluster, existing) if existing else {}
     return {name: code.name for name, code in outcome.items() if code is not ErrorCode.NONE}
 
 

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from barnabas.testing import Cluster, wait_until
 from tests.scenarios.console.conftest import DEADLINE_S, Console, eventually
 from tests.scenarios.console.test_console_messages import produce
+from tests.support.streams_member import StreamsMember
 
 
 def committed(cluster: Cluster, group: str, topic: str, offsets: dict[int, int]) -> None:
@@ -146,6 +147,23 @@ def test_share_group_is_shown_with_members_start_offsets_and_lag(
     )
     assert answer["lagKnown"] == answer["lagOf"], "no group is asked for again and again"
     assert console.change("DELETE", f"/api/groups/{group}") == {"deleted": group}
+
+
+def test_streams_group_is_shown_with_the_partitions_of_its_tasks(
+    console: Console, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    name = topic(partitions=2)
+    produce(cluster, name, [{"value": "v", "partition": 0} for _ in range(3)])
+    member = StreamsMember(cluster.bootstrap, name)
+    member.join()
+    detail = eventually(lambda: console.get(f"/api/groups/{member.group}"), lambda a: isinstance(a, dict))
+    assert (detail["type"], detail["state"], detail["protocol"]) == ("Streams", "Stable", "streams")
+    assert [(each["client"], len(each["partitions"])) for each in detail["members"]] == [("counter", 2)]
+    assert [(each["end"], each["client"]) for each in detail["partitions"]] == [(3, "counter"), (0, "counter")]
+    [row] = console.get("/api/groups", search=member.group)["groups"]
+    assert (row["type"], row["members"]) == ("Streams", 1)
+    member.leave()
+    assert console.change("DELETE", f"/api/groups/{member.group}") == {"deleted": member.group}
 
 
 def test_aiokafka_group_is_shown_and_its_history_grows_while_it_is_watched(

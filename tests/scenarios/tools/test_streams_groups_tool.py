@@ -1,64 +1,12 @@
 """`barnabas streams-groups`, against a cluster of ours. A member is what the tool sees of an application: its heartbeats."""
 
-import asyncio
-
-from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.config import client_config
 from barnabas.testing import wait_until
-from barnabas.wire.messages.streams_group_heartbeat import (
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    TopicInfo,
-    Topology,
-)
 from tests.scenarios.tools.conftest import Tool
-
-
-class Member:
-    """A thread of an application that counts what is in a topic."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.bootstrap, self.topic, self.group = bootstrap, topic, f"{topic}-app"
-        self.epoch = 0
-
-    async def heartbeat(self, epoch: int) -> bool:
-        """Return whether the member got tasks with this answer."""
-        count = Subtopology(
-            subtopology_id="0",
-            source_topics=[self.topic],
-            state_changelog_topics=[TopicInfo(name=f"{self.group}-count-changelog")],
-        )
-        is_joining = epoch == 0
-        request = StreamsGroupHeartbeatRequest(
-            group_id=self.group,
-            member_id="member-1",
-            member_epoch=epoch,
-            process_id="process-1",
-            rebalance_timeout_ms=60_000 if is_joining else -1,
-            topology=Topology(subtopologies=[count]) if is_joining else None,
-        )
-        async with AsyncClient(client_config(self.bootstrap, client_id="counter")) as client:
-            answer = await client.ask_coordinator(
-                self.group, request, StreamsGroupHeartbeatResponse, error_of=lambda answer: answer.error_code
-            )
-        assert answer.error_code == 0, answer
-        self.epoch = answer.member_epoch
-        return bool(answer.active_tasks)
-
-    def join(self) -> None:
-        async def until_tasks() -> None:
-            while not await self.heartbeat(self.epoch):
-                await asyncio.sleep(0.05)
-
-        asyncio.run(until_tasks())
-
-    def leave(self) -> None:
-        asyncio.run(self.heartbeat(-1))
+from tests.support.streams_member import StreamsMember
 
 
 def test_tool_lists_describes_resets_and_deletes(tool: Tool, process: Tool, bootstrap: str, topic: str) -> None:
-    member = Member(bootstrap, topic)
+    member = StreamsMember(bootstrap, topic)
     group = ("--group", member.group)
     tool("topics", "--create", "--topic", topic, "--partitions", "2")
     at_once = "streams.initial.rebalance.delay.ms=0,streams.assignment.interval.ms=0"

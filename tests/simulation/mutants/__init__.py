@@ -12,6 +12,7 @@ from tests.simulation.mutants import (
     sinks,
     storage,
     storage_faults,
+    tables,
     tier,
     transactions,
     zookeeper,
@@ -33,6 +34,7 @@ _ALL = [
     *server.MUTANTS,
     *sinks.MUTANTS,
     *registry.MUTANTS,
+    *tables.MUTANTS,
     *services.MUTANTS,
     *share.MUTANTS,
 ]

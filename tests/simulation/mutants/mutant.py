@@ -26,7 +26,8 @@ class Mutant:
     finding: str = ""
     #: The profile whose worlds are likely to notice it, or the kind of trouble of the world `link` or `tier`; empty: any.
     profile: str = ""
-    #: "cluster": whole brokers; "storage": logs alone, much cheaper; "link": two clusters; "tier": one with an object store.
+    #: "cluster": whole brokers; "storage": logs alone, much cheaper; "link": two clusters; "tier": one with an object store;
+    #: "tables": tables alone.
     world: str = "cluster"
     #: Path below `tests`: the test that notices it, if no seed has yet.
     test: str = ""

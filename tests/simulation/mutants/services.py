@@ -6,6 +6,11 @@ from tests.simulation.mutants.mutant import Mutant
 _NO_REGISTRY = "no simulated world has a registry"
 _NO_DATABASE = "no simulated world has an SQL database"
 _NO_CONSOLE = "no simulated world has a console"
+_NO_DOCTOR = "no simulated world asks the doctor"
+_DOCTOR = (
+    "unit/services/doctor/test_doctor_cluster.py::"
+    "test_things_that_are_gone_since_the_list_was_made_hide_nothing_and_cut_lists_are_noted"
+)
 _NO_ACLS = "no simulated cluster has ACLs"
 _NO_LIES = "the simulated store loses and delays objects, but never changes them"
 _NO_LYING_SOURCE = "the simulated source is honest"
@@ -340,5 +345,77 @@ MUTANTS = [
         finding="A5",
         test=f"{_LINKS}test_coverage.py::test_prefixes_that_an_expression_covers",
         why=_NO_ACLS,
+    ),
+    Mutant(
+        "a source fills the cluster with partitions",
+        "broker/features/link/steward.py",
+        "        if more > room.left:\n",
+        "        if False:\n",
+        finding="links reading 1",
+        test=f"{_LINKS}test_each_by_itself.py::test_source_cannot_fill_the_cluster_with_partitions",
+        why=_NO_LYING_SOURCE,
+    ),
+    Mutant(
+        "a turn of a link forgets the partitions that it has just given away",
+        "broker/features/link/steward.py",
+        "        room.left -= more\n",
+        "",
+        finding="links reading 1",
+        test=f"{_LINKS}test_each_by_itself.py::test_source_cannot_fill_the_cluster_with_partitions",
+        why=_NO_LYING_SOURCE,
+    ),
+    Mutant(
+        "an object with indexes is read whatever its size",
+        "broker/features/tiered/store.py",
+        "            if size > bytes_max:\n",
+        "            if False:\n",
+        finding="tier reading 14",
+        test="unit/broker/features/tiered/test_object_store.py::test_object_that_is_larger_than_it_can_be_is_not_read",
+        why=_NO_LIES,
+    ),
+    Mutant(
+        "a Parquet export holds thousands of records of any size",
+        "services/console/parquet.py",
+        "        if len(rows) == ROWS or size >= GROUP_BYTES:\n",
+        "        if len(rows) == ROWS:\n",
+        finding="console reading 1",
+        test="unit/services/console/test_console_exports.py::test_large_records_are_written_to_parquet_a_few_at_a_time",
+        why=_NO_CONSOLE,
+    ),
+    Mutant(
+        "reports of queries may have any size",
+        "services/console/pipelines.py",
+        "        if bytes_here > _REPORT_BYTES_MAX or size + bytes_here > _REPORTS_BYTES_MAX:\n",
+        "        if False:\n",
+        finding="console reading 2",
+        test="unit/services/console/test_console_exports.py::test_reports_that_are_too_large_do_not_hide_the_others",
+        why=_NO_CONSOLE,
+    ),
+    Mutant(
+        "one deleted topic hides the settings of all others from the doctor",
+        "services/doctor/look.py",
+        "describe_configs(self._cluster, asked, refused=refused)",
+        "describe_configs(self._cluster, asked)",
+        finding="doctor reading 1",
+        test=_DOCTOR,
+        why=_NO_DOCTOR,
+    ),
+    Mutant(
+        "one ended transaction hides all others from the doctor",
+        "services/doctor/look.py",
+        "                refused[listed.transactional_id] = error\n                continue\n",
+        "                raise\n",
+        finding="doctor reading 1",
+        test=_DOCTOR,
+        why=_NO_DOCTOR,
+    ),
+    Mutant(
+        "the doctor does not say that it has asked for some groups only",
+        "services/doctor/look.py",
+        "        if len(found) > ONE_BY_ONE_MAX:\n",
+        "        if False:\n",
+        finding="doctor reading 2",
+        test=_DOCTOR,
+        why=_NO_DOCTOR,
     ),
 ]

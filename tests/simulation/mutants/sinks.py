@@ -2,6 +2,10 @@
 
 from tests.simulation.mutants.mutant import Mutant
 
+_DECISION = "unit/spark/test_spark_sink_decision.py::"
+_DIES = (
+    "unit/spark/test_spark_sink_protocol.py::test_a_driver_that_dies_is_followed_by_one_that_finishes_or_starts_over"
+)
 _PAUSED = (
     "unit/spark/test_spark_sink_protocol.py::"
     "test_driver_that_is_paused_at_any_step_aborts_nothing_that_another_one_decides"
@@ -66,6 +70,7 @@ MUTANTS = [
         "            return next_one\n",
         world="spark",
         profile="rewound by command",
+        test=_DECISION + "test_a_checkpoint_that_was_replanned_on_purpose_follows_any_batch_of_its_former_id",
     ),
     Mutant(
         "a decided batch whose driver died is not ended by the next one",
@@ -73,6 +78,8 @@ MUTANTS = [
         "        if verdict.unfinished is not None:\n            self._finish(batch.query, verdict.unfinished, where, driver, identity)\n        if verdict.is_takeover:",
         "        if verdict.is_takeover:",
         world="spark",
+        test="unit/spark/test_spark_sink_identity.py::"
+        "test_decided_batch_whose_driver_died_is_ended_before_another_one_is_accepted",
     ),
     Mutant(
         "a batch that comes again is not ended",
@@ -81,6 +88,8 @@ MUTANTS = [
         "                if unfinished is not None:\n                    self._finish(batch.query, unfinished, where, driver, identity)\n",
         "                self._abort({name: producer for name, producer in written.items() if name not in named})\n",
         world="spark",
+        test="unit/spark/test_spark_sink_identity.py::"
+        "test_decided_batch_that_comes_again_is_ended_though_no_other_follows",
     ),
     Mutant(
         "an abort after a failed commit aborts a batch that was decided",
@@ -95,6 +104,7 @@ MUTANTS = [
         "                if header.is_transactional:\n                    self._pending",
         "                if False:\n                    self._pending",
         world="spark",
+        test=_DECISION + "test_a_decision_counts_when_its_transaction_is_committed",
     ),
     Mutant(
         "an aborted decision counts",
@@ -102,6 +112,7 @@ MUTANTS = [
         "if marker is not None and marker.is_commit:",
         "if marker is not None:",
         world="spark",
+        test=_DECISION + "test_a_decision_counts_when_its_transaction_is_committed",
     ),
     Mutant(
         "transactions of earlier starts that no decision names stay open",
@@ -154,6 +165,7 @@ MUTANTS = [
         "kept.append(Participant(name, *answer.identity, prepared=True))",
         "kept.append(Participant(name, *written[name], prepared=True))",
         world="spark",
+        test=_DIES,
     ),
     Mutant(
         "the checkpoint's plan is not a part of a batch's identity",

@@ -200,7 +200,7 @@ def test_a_column_that_was_added_later_fails_the_query() -> None:
         b"R" + struct.pack(">i", 1) + b"public",
         b"I" + struct.pack(">i", 1) + b"N" + struct.pack(">h", 2) + b"zz",
         change(b"D", 1, new=[1, "a"]),
-        b"I" + struct.pack(">i", 1) + b"N" + struct.pack(">h", 2) + b"t" + struct.pack(">i", -9) + b"n",
+        b"I" + struct.pack(">i", 1) + b"N" + struct.pack(">h", 2) + b"t" + struct.pack(">i", -5),
         b"T" + struct.pack(">ibi", 1, 0, 99),
     ],
 )

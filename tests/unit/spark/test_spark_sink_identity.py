@@ -108,6 +108,24 @@ def test_an_accepted_batch_is_written_once_though_the_option_stays(query: Query)
     assert query.seen() == ["a", "a", "new"]
 
 
+def test_decided_batch_that_comes_again_is_ended_though_no_other_follows(query: Query) -> None:
+    with pytest.raises(Died):
+        query.start().do(0, dies_at=DECIDED)
+    query.start().do(0)
+    assert query.seen() == all_of(0)
+    assert query.open_transactions() == []
+
+
+def test_decided_batch_whose_driver_died_is_ended_before_another_one_is_accepted(query: Query) -> None:
+    with pytest.raises(Died):
+        query.start().do(0, dies_at=DECIDED)
+    query.forget(0)
+    query.plan(0, end=99)
+    write(query.start(acceptReplannedBatch="0:write"), 0, "new")
+    assert query.seen() == sorted([*all_of(0), "new"])
+    assert query.open_transactions() == []
+
+
 def test_rows_of_a_batch_that_the_user_skips_are_counted_in_the_log(
     query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,10 +1,12 @@
 """Streams groups (KIP-1071): topology, members and their tasks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.client.admin.groups import GroupDescription, GroupMember
 from barnabas.client.core import ClientCore
 from barnabas.client.errors import check
 from barnabas.wire.messages.streams_group_describe import (
@@ -114,6 +116,44 @@ async def describe_streams_group(cluster: ClientCore, group_id: str) -> StreamsG
         coordinator_id=await cluster.coordinator(group_id),
         missing=is_missing,
     )
+
+
+async def describe_as_group(cluster: ClientCore, group_id: str) -> GroupDescription:
+    """Describe a streams group by the partitions that its members read, like a group of consumers."""
+    found = await describe_streams_group(cluster, group_id)
+    known = await cluster.topics(found.inputs)
+    inputs = {each.subtopology_id: (*each.source_topics, *each.repartition_sources) for each in found.subtopologies}
+
+    def partitions(tasks: TasksBySubtopology) -> tuple[TopicPartition, ...]:
+        return tuple(
+            TopicPartition(topic, number)
+            for subtopology, numbers in tasks
+            for topic in inputs.get(subtopology, ())
+            for number in numbers
+            if number < len(known[topic].partitions)
+        )
+
+    return GroupDescription(
+        group_id=group_id,
+        state=found.state,
+        type=STREAMS,
+        protocol_type="streams",
+        assignor="sticky",
+        members=tuple(
+            GroupMember(each.member_id, None, each.client_id, each.host, partitions(each.tasks.active))
+            for each in found.members
+        ),
+        coordinator_id=found.coordinator_id,
+        missing=found.missing,
+    )
+
+
+async def member_counts(cluster: ClientCore, coordinator_id: int, groups: Sequence[str]) -> dict[str, int]:
+    """Return the member counts of these streams groups, which have one coordinator. Unknown groups are left out."""
+    found = await cluster.ask(
+        coordinator_id, StreamsGroupDescribeRequest(group_ids=list(groups)), StreamsGroupDescribeResponse
+    )
+    return {group.group_id: len(group.members) for group in found.groups if not group.error_code}
 
 
 def _subtopology(listed: Subtopology) -> StreamsSubtopology:

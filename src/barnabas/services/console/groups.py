@@ -3,14 +3,16 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from barnabas.base.ids import TopicPartition
 from barnabas.client.admin import groups as admin
+from barnabas.client.admin import streams_groups
 from barnabas.client.admin.groups import GroupDescription
 from barnabas.client.admin.share_groups import SHARE, member_counts
+from barnabas.client.admin.streams_groups import STREAMS
 from barnabas.client.admin.transactions import describe_producers
 from barnabas.client.errors import ClientError
 from barnabas.services.console import share_groups
@@ -82,11 +84,23 @@ def _lag_of(
     return sum(lags[group.group].values()) if group.group in lags else None
 
 
+def _count_members(
+    cluster: ConsoleCluster, broker: int, kind: str, groups: Sequence[str]
+) -> Coroutine[Any, Any, dict[str, int]]:
+    if kind == SHARE:
+        return member_counts(cluster.client, broker, groups)
+    if kind == STREAMS:
+        return streams_groups.member_counts(cluster.client, broker, groups)
+    return admin.member_counts(cluster.client, broker, kind, groups)
+
+
 async def _member_counts(cluster: ConsoleCluster, window: Sequence[Listed]) -> dict[str, int]:
     """Describe the groups that are not empty, with one request per coordinator; the result is cached."""
     empty = {group.group: 0 for group in window if group.state in ("Empty", "Dead")}
     active = [
-        group for group in window if group.group not in empty and group.type in (admin.CLASSIC, admin.CONSUMER, SHARE)
+        group
+        for group in window
+        if group.group not in empty and group.type in (admin.CLASSIC, admin.CONSUMER, SHARE, STREAMS)
     ]
     if not active:
         return empty
@@ -96,12 +110,7 @@ async def _member_counts(cluster: ConsoleCluster, window: Sequence[Listed]) -> d
         for group in active:
             together.setdefault((group.coordinator, group.type), []).append(group.group)
         answers = await cluster.client.io.together(
-            [
-                member_counts(cluster.client, broker, some)
-                if kind == SHARE
-                else admin.member_counts(cluster.client, broker, kind, some)
-                for (broker, kind), some in together.items()
-            ]
+            [_count_members(cluster, broker, kind, some) for (broker, kind), some in together.items()]
         )
         return {
             group: count for answer in answers if not isinstance(answer, ClientError) for group, count in answer.items()
@@ -140,9 +149,11 @@ async def group_detail(call: Call) -> dict[str, Any]:
     listed = (await cluster.lag.groups()).get(group)
     if listed is not None and listed.type == SHARE:
         return await share_groups.share_group_detail(cluster, group)
+    is_streams = listed is not None and listed.type == STREAMS
+    describe = streams_groups.describe_as_group if is_streams else admin.describe_group
     cluster.lag.look(group)
     described, known = await asyncio.gather(
-        cluster.kept(("group", group), 0.9, lambda: admin.describe_group(cluster.client, group), paced_s=3.0),
+        cluster.kept(("group", group), 0.9, lambda: describe(cluster.client, group), paced_s=3.0),
         cluster.lag.committed([group], _AGE_S),
     )
     committed = known.get(group, {})

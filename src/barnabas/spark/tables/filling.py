@@ -327,7 +327,10 @@ class _Batch:
         self._main = main
         self._errors: Target | None = None
         self._error_marks: Positions = {}
-        self._version, self._errors_version = place_of(table).version(), -1
+        there = place_of(table)
+        self._version, self._errors_version = there.version(), -1
+        #: The last rebuilding that the rows follow. A table that begins with them must not be emptied for it.
+        self._rebuilt = max(table.generation, _or_nowhere(there.known(table.rebuilt_mark)))
         self._known_bad: dict[int, set[int]] = {}
         if table.on_error == "keep":
             place = place_of(table.errors())
@@ -377,7 +380,8 @@ class _Batch:
 
     def _span(self, starts: Positions, ends: Positions, version: int) -> Span:
         first, last = ({self._table.mark(each.partition): at for each, at in part.items()} for part in (starts, ends))
-        return Span(first, last | {SOURCE_MARK: self._table.source, VERSION_MARK: version})
+        rebuilt = {self._table.rebuilt_mark: self._rebuilt} if self._rebuilt > 0 else {}
+        return Span(first, last | {SOURCE_MARK: self._table.source, VERSION_MARK: version} | rebuilt)
 
     def abandon(self, staged: Staged) -> None:
         for target, items in ((self._main, staged.main), (self._errors, staged.bad)):
