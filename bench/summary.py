@@ -14,6 +14,7 @@ SHOWN = (
     "broker",
     "cluster",
     "groups",
+    "share",
     "compaction",
     "start",
     "recovery",
