@@ -101,8 +101,9 @@ class TopicHelpers(RecordHelpers):
 
     def wait_for_isr(self, topic: str, size: int, *, timeout_s: float = TIMEOUT_S) -> None:
         """Until every partition of the topic has `size` replicas in sync."""
-        wait_until(
-            lambda: all(len(p.isr) == size for p in self.partitions(topic).values()),
-            timeout_s,
-            what=f"{size} in-sync replicas of {topic}",
-        )
+
+        def in_sync() -> bool:
+            known = self.partitions(topic)
+            return bool(known) and all(len(each.isr) == size for each in known.values())
+
+        wait_until(in_sync, timeout_s, what=f"{size} in-sync replicas of {topic}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from barnabas.cli import local_cluster
 from barnabas.cli.fork_server import ForkServer
@@ -48,9 +49,10 @@ class Offices:
         self._client.start(60)
 
     def controller(self) -> int:
-        if self._client.exists("/controller") is None:
+        try:
+            found: int = json.loads(self._client.get("/controller")[0])["brokerid"]
+        except NoNodeError:
             return -1
-        found: int = json.loads(self._client.get("/controller")[0])["brokerid"]
         return found
 
     def leaders(self, topic: str) -> set[int]:

@@ -39,7 +39,8 @@ async def test_records_are_delivered_once_when_accepted_and_again_when_released(
             again = await two.fetch(max_wait_ms=5_000)
             assert [(each.value, each.delivery_count) for each in again] == [(b"c", 2)]
             assert await two.settle(again) == [0]
-            assert await one.settle(again) == [0]  # every delivery up to here is complete
+            # Every delivery up to here is complete: another acknowledgement would confirm what it does not decide.
+            assert await one.settle(again) == [ErrorCode.INVALID_RECORD_STATE]
             assert await one.fetch() == []
 
 
@@ -199,7 +200,7 @@ async def test_acknowledgements_ride_on_a_fetch() -> None:
             assert values(got) == [b"b"]
             got = await one.fetch(acknowledge={place: [(0, 0, [ACCEPT])]})
             [data] = one.answer.responses[0].partitions
-            assert data.acknowledge_error_code == ErrorCode.NONE  # the start offset has passed it
+            assert data.acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE  # its delivery is complete
             got = await one.fetch(acknowledge={place: [(2, 2, [ACCEPT])]})
             [data] = one.answer.responses[0].partitions
             assert (data.acknowledge_error_code, data.error_code, got) == (0, 0, [])

@@ -174,6 +174,8 @@ def test_records_survive_a_leader_that_is_killed_and_started_again() -> None:
         kafka.produce("orders", ["meanwhile"])
         kafka.start_broker(leader)
         kafka.wait_for_isr("orders", 3)
+        with pytest.raises(TimeoutError, match="in-sync replicas of unknown"):
+            kafka.wait_for_isr("unknown", 3, timeout_s=0.1)
         kafka.assert_records("orders", ["before", "meanwhile"])
         kafka.restart(leader)
         kafka.wait_for_isr("orders", 3)

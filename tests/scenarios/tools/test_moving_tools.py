@@ -48,6 +48,7 @@ def crowded(cluster: Cluster) -> str:
     name = "crowded"
     assignment = ",".join(["1:2"] * PARTITIONS)
     tool(cluster, "topics", "--create", "--topic", name, "--replica-assignment", assignment)
+    cluster.wait_until_led(name)
     cluster.wait_for_isr(name, 2)
     for number in range(PARTITIONS):
         cluster.produce(name, [f"record {number}"], partition=number)
@@ -138,7 +139,9 @@ class CountedLoad:
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.acknowledged: set[int] = set()
         self._topic = topic
-        self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5, "log_level": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": cluster.bootstrap, "linger.ms": 5, "log_level": 0, "enable.idempotence": True}
+        )
         self._is_over = threading.Event()
         self._writer = threading.Thread(target=self._write)
 
@@ -195,15 +198,22 @@ def stop_a_move(cluster: Cluster) -> None:
     cluster.create_topic("stuck", partitions=1, replication_factor=1)
     [before] = cluster.partitions("stuck").values()
     other = next(broker for broker in cluster.broker_ids if broker not in before.replicas)
-    cluster.produce("stuck", [b"x" * 100_000] * 5)
+    # More than one fetch brings, which passes before the throttle counts it.
+    cluster.produce("stuck", [b"x" * 100_000] * 40)
     where = TopicPartition("stuck", 0)
+
+    move = Move(frozenset(before.replicas), frozenset({other}))
+
+    async def limit() -> None:
+        async with AsyncClient(client_config(cluster.bootstrap)) as client:
+            await _throttles.limit_moves(client, {where: move}, 1)
 
     async def begin() -> None:
         async with AsyncClient(client_config(cluster.bootstrap)) as client:
-            move = Move(frozenset(before.replicas), frozenset({other}))
-            await _throttles.limit_moves(client, {where: move}, 1)
             await alter_reassignments(client, {where: [other]})
 
+    asyncio.run(limit())
+    wait_until(lambda: len(throttles(cluster, "stuck")) == 3, 60, what="the throttles")
     asyncio.run(begin())
     assert "moves that were cancelled: 1" in tool(cluster, "rebalance", "--stop")
     wait_until(lambda: cluster.partitions("stuck")[0].replicas == before.replicas, 60, what="the former replicas")
