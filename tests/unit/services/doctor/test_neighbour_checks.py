@@ -47,7 +47,7 @@ def test_broker_that_is_cut_off_from_all_others_is_the_subject() -> None:
 
 def test_cut_in_one_direction_says_which() -> None:
     finding = only(seen({(1, 3): CUT}))
-    assert finding.subject == "broker 1"
+    assert finding.subject == "brokers 1, 3"
     assert finding.message == "broker 1 cannot reach broker 3 (no answer within 5 s)"
 
 

@@ -25,7 +25,8 @@ def reach_each_other(view: ClusterView) -> list[Finding]:
     if not failing:
         return []
     common = _in_all(failing, view)
-    subject = f"broker {common}" if common is not None else _named({a for a, _ in failing}, None)
+    # Without a broker that all have in common, either side of a pair may be to blame.
+    subject = f"broker {common}" if common is not None else _named({each for pair in failing for each in pair}, None)
     message = "; ".join(_sentence(broker, failing, common) for broker in sorted({a for a, _ in failing}))
     since_ms = view.now_ms - max(seen.failing_ms or 0 for seen in failing.values())
     if all(seen.is_untrusted for seen in failing.values()):
