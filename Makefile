@@ -29,8 +29,8 @@ check: $(READY) ## Format, lint, types, dependency directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(READY) $(VENV)/.tests-compiled ## The whole suite, in random order, on four processes: what waits for clusters leaves the two cores to others
-	$(BIN)/python -m pytest -n 4 $(TESTS)
+test: $(READY) $(VENV)/.tests-compiled ## The whole suite, in random order, on five processes: what waits for clusters leaves the two cores to others
+	$(BIN)/python -m pytest -n 5 $(TESTS)
 
 # Every process of pytest collects all tests: without this each would compile all of them by itself.
 $(VENV)/.tests-compiled: $(READY) $(shell find src tests -name '*.py')
