@@ -80,6 +80,13 @@ def test_leader_tells_the_lag_of_its_followers(cluster: Cluster, topic: str) -> 
 
 def test_follower_that_stands_still_lags_in_records_and_in_time(cluster: Cluster, topic: str) -> None:
     leader = cluster.leader_of(topic)
+
+    def have_fetched() -> bool:
+        followers = look(cluster, leader, "partition", topic=topic, partition=0)["leadership"]["followers"]
+        return all(each["lag_records"] == 0 and each["last_fetch_ms_ago"] is not None for each in followers)
+
+    # The leader does not know how far a follower is that was cut off before its first fetch.
+    wait_until(have_fetched, 60, what="the first fetch of each follower")
     with cut_off_follower(cluster, leader):
         produce(cluster, topic, 7, acks=1)
 
