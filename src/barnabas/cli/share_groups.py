@@ -9,10 +9,11 @@ from barnabas.base.ids import TopicPartition
 from barnabas.cli import _reset_offsets
 from barnabas.cli._command import UsageError
 from barnabas.cli._output import say, say_json, table
-from barnabas.cli.consumer_groups import MISSING, assignment_text, connect, parse_names
+from barnabas.cli._typed_groups import ONE_VIEW, chosen, only_one, print_list, print_new_offsets, print_state
+from barnabas.cli.consumer_groups import MISSING, assignment_text, connect
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, at_least_one, at_most_one, exactly_one, excludes
 from barnabas.client.admin import share_groups as admin
-from barnabas.client.admin.groups import delete_group, list_groups
+from barnabas.client.admin.groups import delete_group
 from barnabas.client.admin.share_groups import ShareGroupDescription
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import check
@@ -54,35 +55,16 @@ _SOME_GROUPS: Final = at_least_one(
 _SOME_TOPICS: Final = exactly_one("--topic", "--all-topics", says="Use either --topic or --all-topics.")
 
 
-async def _chosen(cluster: AsyncClient, groups: Sequence[str], all_groups: bool) -> list[str]:
-    if not all_groups:
-        return sorted(groups)
-    return [each.group_id for each in await list_groups(cluster, types=[admin.SHARE])]
-
-
 @TOOL.action("--list", "List share groups.")
 async def _list(cluster: AsyncClient, state: str | None, json: bool) -> None:
-    states = parse_names(state, _STATES, "state") if state else ()
-    listed = await list_groups(cluster, types=[admin.SHARE], states=states)
-    if json:
-        say_json([{"group": each.group_id, "state": each.state} for each in listed])
-    elif state is not None:
-        table(("GROUP", "STATE"), [(each.group_id, each.state) for each in listed])
-    else:
-        for each in listed:
-            say(each.group_id)
+    await print_list(cluster, admin.SHARE, _STATES, state, as_json=json)
 
 
 @TOOL.action(
     "--describe",
     "Describe share groups.",
     rules=(
-        at_most_one(
-            "--members",
-            "--offsets",
-            "--state",
-            says="Option [describe] takes at most one of these options: [members], [offsets], [state]",
-        ),
+        ONE_VIEW,
         _SOME_GROUPS,
     ),
 )
@@ -100,7 +82,7 @@ async def _describe(
         raise UsageError("Option [describe] does not take a value for [state]")
     document: list[dict[str, object]] = []
     all_exist = True
-    for name in await _chosen(cluster, group, all_groups):
+    for name in await chosen(cluster, admin.SHARE, group, all_groups):
         description = await admin.describe_share_group(cluster, name)
         all_exist &= not description.missing
         if json:
@@ -110,7 +92,8 @@ async def _describe(
         elif members:
             _print_members(description, verbose)
         elif state is not None and not offsets:
-            _print_state(cluster, description, verbose)
+            _announce(description)
+            print_state(cluster, description, verbose)
         else:
             await _print_offsets(cluster, description, verbose)
     if json:
@@ -162,16 +145,6 @@ def _print_members(description: ShareGroupDescription, verbose: bool) -> None:
         table(("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch, "ASSIGNMENT"), rows)
 
 
-def _print_state(cluster: AsyncClient, description: ShareGroupDescription, verbose: bool) -> None:
-    _announce(description)
-    broker = cluster.image.brokers.get(description.coordinator_id)
-    where = f"{broker.host}:{broker.port} ({broker.id})" if broker else MISSING
-    epochs = [str(description.epoch), str(description.assignment_epoch)] if verbose else []
-    row = (description.group_id, where, description.state, *epochs, str(len(description.members)))
-    names = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"] if verbose else []
-    table(("GROUP", "COORDINATOR (ID)", "STATE", *names, "#MEMBERS"), [row])
-
-
 async def _as_json(cluster: AsyncClient, description: ShareGroupDescription) -> dict[str, object]:
     offsets = {} if description.missing else await admin.share_offsets(cluster, description.group_id)
     return {
@@ -205,7 +178,7 @@ async def _as_json(cluster: AsyncClient, description: ShareGroupDescription) -> 
 @TOOL.action("--delete", "Delete share groups that have no members.", rules=(_SOME_GROUPS,))
 async def _delete(cluster: AsyncClient, group: Sequence[str], all_groups: bool) -> int:
     outcome: dict[str, ErrorCode] = {}
-    for name in await _chosen(cluster, group, all_groups):
+    for name in await chosen(cluster, admin.SHARE, group, all_groups):
         # DeleteGroups deletes groups of every type.
         is_missing = (await admin.describe_share_group(cluster, name)).missing
         outcome[name] = ErrorCode.GROUP_ID_NOT_FOUND if is_missing else await delete_group(cluster, name)
@@ -226,7 +199,7 @@ async def _delete(cluster: AsyncClient, group: Sequence[str], all_groups: bool) 
     "--delete-offsets", "Let a share group forget topics.", needs=("--group",), rules=(at_least_one("--topic"),)
 )
 async def _delete_offsets(cluster: AsyncClient, group: Sequence[str], topic: Sequence[str], json: bool) -> int:
-    outcome = await admin.delete_share_offsets(cluster, _one(group), topic)
+    outcome = await admin.delete_share_offsets(cluster, only_one(group, admin.SHARE), topic)
     if json:
         say_json([{"topic": name, "error": code.name} for name, code in outcome.items()])
     else:
@@ -259,7 +232,7 @@ async def _reset(
     json: bool,
 ) -> None:
     rule = _reset_offsets.Rule.of(to_earliest=to_earliest, to_latest=to_latest, to_datetime=to_datetime)
-    name = _one(group)
+    name = only_one(group, admin.SHARE)
     description = await admin.describe_share_group(cluster, name)
     if description.members:
         raise UsageError(f"Share group '{name}' is not empty: stop its consumers first")
@@ -275,14 +248,4 @@ async def _reset(
     if execute:
         for where, code in (await admin.alter_share_offsets(cluster, name, plan)).items():
             check(code, f"offset of {where}")
-    if json:
-        say_json([{"topic": where.topic, "partition": where.partition, "newOffset": at} for where, at in plan.items()])
-        return
-    rows = [(name, where.topic, str(where.partition), str(at)) for where, at in sorted(plan.items())]
-    table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
-
-
-def _one(groups: Sequence[str]) -> str:
-    if len(groups) != 1:
-        raise UsageError("Name one share group with --group")
-    return groups[0]
+    print_new_offsets(name, plan, as_json=json)

@@ -10,10 +10,11 @@ from barnabas.base.ids import TopicPartition
 from barnabas.cli import _reset_offsets
 from barnabas.cli._command import UsageError
 from barnabas.cli._output import say, say_json, table
-from barnabas.cli.consumer_groups import MISSING, connect, delete_offsets_of, end_offsets, parse_names
+from barnabas.cli._typed_groups import ONE_VIEW, chosen, only_one, print_list, print_new_offsets, print_state
+from barnabas.cli.consumer_groups import MISSING, connect, delete_offsets_of, end_offsets
 from barnabas.cli.tool import CONNECTION, JSON, Option, Tool, at_least_one, at_most_one, exactly_one, excludes
 from barnabas.client.admin import streams_groups as admin
-from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets, delete_group, list_groups
+from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets, delete_group
 from barnabas.client.admin.streams_groups import StreamsGroupDescription, StreamsTasks, TasksBySubtopology
 from barnabas.client.admin.topics import delete_topics
 from barnabas.client.asynchronous import AsyncClient
@@ -63,23 +64,9 @@ _SOME_TOPICS: Final = exactly_one(
 )
 
 
-async def _chosen(cluster: AsyncClient, groups: Sequence[str], all_groups: bool) -> list[str]:
-    if not all_groups:
-        return sorted(groups)
-    return [each.group_id for each in await list_groups(cluster, types=[admin.STREAMS])]
-
-
 @TOOL.action("--list", "List streams groups.")
 async def _list(cluster: AsyncClient, state: str | None, json: bool) -> None:
-    states = parse_names(state, _STATES, "state") if state else ()
-    listed = await list_groups(cluster, types=[admin.STREAMS], states=states)
-    if json:
-        say_json([{"group": each.group_id, "state": each.state} for each in listed])
-    elif state is not None:
-        table(("GROUP", "STATE"), [(each.group_id, each.state) for each in listed])
-    else:
-        for each in listed:
-            say(each.group_id)
+    await print_list(cluster, admin.STREAMS, _STATES, state, as_json=json)
 
 
 # -- describe -----------------------------------------------------------------------------------------------------------
@@ -103,12 +90,7 @@ class _Progress:
     "--describe",
     "Describe streams groups.",
     rules=(
-        at_most_one(
-            "--members",
-            "--offsets",
-            "--state",
-            says="Option [describe] takes at most one of these options: [members], [offsets], [state]",
-        ),
+        ONE_VIEW,
         _SOME_GROUPS,
     ),
 )
@@ -126,7 +108,7 @@ async def _describe(
         raise UsageError("Option [describe] does not take a value for [state]")
     document: list[dict[str, object]] = []
     all_exist = True
-    for name in await _chosen(cluster, group, all_groups):
+    for name in await chosen(cluster, admin.STREAMS, group, all_groups):
         description = await admin.describe_streams_group(cluster, name)
         all_exist &= not description.missing
         if json:
@@ -136,7 +118,8 @@ async def _describe(
         elif members:
             _print_members(description, verbose)
         elif state is not None and not offsets:
-            _print_state(cluster, description, verbose)
+            _announce(description)
+            print_state(cluster, description, verbose)
         else:
             _print_offsets(description, await _progress(cluster, description), verbose)
     if json:
@@ -215,16 +198,6 @@ def _partitions_text(tasks: TasksBySubtopology) -> str:
     return ", ".join(f"{subtopology}:[{','.join(map(str, numbers))}]" for subtopology, numbers in tasks)
 
 
-def _print_state(cluster: AsyncClient, description: StreamsGroupDescription, verbose: bool) -> None:
-    _announce(description)
-    broker = cluster.image.brokers.get(description.coordinator_id)
-    where = f"{broker.host}:{broker.port} ({broker.id})" if broker else MISSING
-    epochs = [str(description.epoch), str(description.assignment_epoch)] if verbose else []
-    row = (description.group_id, where, description.state, *epochs, str(len(description.members)))
-    names = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"] if verbose else []
-    table(("GROUP", "COORDINATOR (ID)", "STATE", *names, "#MEMBERS"), [row])
-
-
 def _as_json(description: StreamsGroupDescription, progress: Mapping[TopicPartition, _Progress]) -> dict[str, object]:
     def tasks(some: StreamsTasks) -> dict[str, object]:
         return {"active": dict(some.active), "standby": dict(some.standby), "warmup": dict(some.warmup)}
@@ -280,7 +253,7 @@ async def _delete(
 ) -> int:
     failed: dict[str, str] = {}
     deleted: list[str] = []
-    for name in await _chosen(cluster, group, all_groups):
+    for name in await chosen(cluster, admin.STREAMS, group, all_groups):
         # DeleteGroups deletes groups of every type.
         description = await admin.describe_streams_group(cluster, name)
         code = ErrorCode.GROUP_ID_NOT_FOUND if description.missing else await delete_group(cluster, name)
@@ -314,7 +287,7 @@ async def _delete_internal_topics(cluster: AsyncClient, description: StreamsGrou
 async def _delete_offsets(
     cluster: AsyncClient, group: Sequence[str], input_topic: Sequence[str], all_input_topics: bool
 ) -> int:
-    name = _one(group)
+    name = only_one(group, admin.STREAMS)
     description = await _existing(cluster, name)
     return await delete_offsets_of(cluster, name, sorted(description.inputs) if all_input_topics else input_topic)
 
@@ -353,7 +326,7 @@ async def _reset(
     )
     if delete_all_internal_topics and not execute:
         raise UsageError("--delete-all-internal-topics needs --execute")
-    name = _one(group)
+    name = only_one(group, admin.STREAMS)
     description = await _existing(cluster, name)
     if description.members:
         raise UsageError(f"Streams group '{name}' is not empty: stop the application first")
@@ -373,11 +346,7 @@ async def _reset(
             check(code, f"offset of {where}")
         if delete_all_internal_topics:
             failed = await _delete_internal_topics(cluster, description)
-    if json:
-        say_json([{"topic": where.topic, "partition": where.partition, "newOffset": at} for where, at in plan.items()])
-    else:
-        rows = [(name, where.topic, str(where.partition), str(at)) for where, at in sorted(plan.items())]
-        table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
+    print_new_offsets(name, plan, as_json=json)
     for topic, reason in failed.items():
         sys.stderr.write(f"Error: topic {topic} could not be deleted: {reason}\n")
     return int(bool(failed))
@@ -388,9 +357,3 @@ async def _existing(cluster: AsyncClient, name: str) -> StreamsGroupDescription:
     if description.missing:
         raise UsageError(f"Streams group '{name}' does not exist.")
     return description
-
-
-def _one(groups: Sequence[str]) -> str:
-    if len(groups) != 1:
-        raise UsageError("Name one streams group with --group")
-    return groups[0]
