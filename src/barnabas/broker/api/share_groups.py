@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.api.consumer_groups import HIDDEN_TOPICS
+from barnabas.broker.api.group_descriptions import describe_groups
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
@@ -53,31 +54,16 @@ class ShareGroupsApi:
     @serves("ShareGroupDescribe", refusal("groups <- group_ids"))
     async def describe(self, call: Call, request: ShareGroupDescribeRequest) -> ApiMessage:
         self._context.require_share_groups()
-        response = ShareGroupDescribeResponse()
-        for group_id in dict.fromkeys(request.group_ids):
-            response.groups.append(await self._describe(call, group_id))
-        if request.include_authorized_operations:
-            for group in response.groups:
-                if not group.error_code:
-                    operations = self._context.authorized_operations(call, AclResourceType.GROUP, group.group_id)
-                    group.authorized_operations = operations
-        return response
-
-    async def _describe(self, call: Call, group_id: str) -> DescribedGroup:
-        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.GROUP, group_id):
-            return DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        if not group_id:
-            return DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
-        try:
-            group = await self._groups.describe(group_id)
-        except Refused as refused:
-            return DescribedGroup(group_id=group_id, error_code=refused.code)
-        assigned = {each.topic_name for member in group.members for each in member.assignment.topic_partitions}
-        if not all(self._context.allows_topic(call, AclOperation.DESCRIBE, topic) for topic in assigned):
-            return DescribedGroup(
-                group_id=group_id, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=HIDDEN_TOPICS
-            )
-        return group
+        groups = await describe_groups(
+            self._context,
+            call,
+            request,
+            describe=self._groups.describe,
+            topics_of=_topics_of,
+            refused=DescribedGroup,
+            hidden_topics=HIDDEN_TOPICS,
+        )
+        return ShareGroupDescribeResponse(groups=groups)
 
     # -- offsets -------------------------------------------------------------------------------------------------------
 
@@ -163,3 +149,7 @@ class ShareGroupsApi:
         for topic in topics:
             (allowed if self._context.allows_topic(call, operation, topic.topic_name) else hidden).append(topic)
         return allowed, hidden
+
+
+def _topics_of(group: DescribedGroup) -> Iterable[str]:
+    return {each.topic_name for member in group.members for each in member.assignment.topic_partitions}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.words import AclOperation, AclResourceType
+from barnabas.broker.api.group_descriptions import describe_groups
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.groups.streams_topology import check_topic_names, named_topics
 from barnabas.broker.security.authorizer import CLUSTER_NAME
@@ -54,30 +55,16 @@ class StreamsGroupsApi:
     @serves("StreamsGroupDescribe", refusal("groups <- group_ids"))
     async def describe(self, call: Call, request: StreamsGroupDescribeRequest) -> ApiMessage:
         self._context.require_streams_groups()
-        response = StreamsGroupDescribeResponse()
-        for group_id in dict.fromkeys(request.group_ids):
-            response.groups.append(await self._describe(call, group_id))
-        if request.include_authorized_operations:
-            for group in response.groups:
-                if not group.error_code:
-                    operations = self._context.authorized_operations(call, AclResourceType.GROUP, group.group_id)
-                    group.authorized_operations = operations
-        return response
-
-    async def _describe(self, call: Call, group_id: str) -> DescribedGroup:
-        if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.GROUP, group_id):
-            return DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        if not group_id:
-            return DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
-        try:
-            group = await self._groups.describe(group_id)
-        except Refused as refused:
-            return DescribedGroup(group_id=group_id, error_code=refused.code)
-        if not all(self._context.allows_topic(call, AclOperation.DESCRIBE, topic) for topic in _topics_of(group)):
-            return DescribedGroup(
-                group_id=group_id, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=_HIDDEN_TOPICS
-            )
-        return group
+        groups = await describe_groups(
+            self._context,
+            call,
+            request,
+            describe=self._groups.describe,
+            topics_of=_topics_of,
+            refused=DescribedGroup,
+            hidden_topics=_HIDDEN_TOPICS,
+        )
+        return StreamsGroupDescribeResponse(groups=groups)
 
 
 def _topics_of(group: DescribedGroup) -> Iterable[str]:
